@@ -426,6 +426,24 @@ def test_trainings_that_say_something_idle_are_refused(
     assert not list((tmp_path / "run").glob("units/*"))
 
 
+@pytest.mark.parametrize(
+    ("study", "settings", "said"),
+    [
+        ("weights", {"target": "encoder-start", "epochs": 3}, "epochs belongs to a target that is trained here"),
+        ("weights", {"target": "encoder-start", "control": False}, "control belongs to a target that is trained here"),
+        ("updates", {"updates": "there", "before": "", "after": ""}, "before, after belong to weights instead of"),
+    ],
+)
+def test_audits_that_say_something_idle_are_refused(
+    study: str, settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """As on the command line: what does nothing is not passed over in silence."""
+    documents = {"documents": "synthetic", "public_documents": "other"} if study == "weights" else {}
+    with pytest.raises(DocleakError, match=said):
+        docleak.audit(study=study, out=tmp_path / "run", **settings, **documents)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_training_begins_with_a_checkpoint(pages: list[docleak.Page], tmp_path: Path) -> None:
     with pytest.raises(DocleakError, match="checkpoint on disk"):
         docleak.train(pages=pages, model=docleak.load_model("vt5-start"), out=tmp_path / "run")

@@ -24,6 +24,7 @@ from docleak.errors import AttackError, DocumentError, FederationError, ModelErr
 from docleak.metrics.ocr import ENGINES
 from docleak.models.device import pick_device
 from docleak.models.loading import size_of
+from docleak.options import options_of, refuse_idle
 from docleak.registry import Choice, Given, Registry
 from docleak.report.table import Table
 from docleak.studies.engine import Silence, carry_out
@@ -118,6 +119,8 @@ def audit(
             raise RunError(f"the study is {short(study)}; expected a kind, 'module:Class', a class, or an instance.")
         require_whole(kind)
         config = configured(kind.Config, _of_study(kind, named), what=f"the study {kind.kind!r}")
+        told = [one for path, one in options_of(kind.Config).items() if path.rpartition(".")[2] in settings]
+        refuse_idle(config, told, flags=False)
         measured = kind(config, device=pick_device(device))
         shown = ({} if study == "gradient" else {"study": kind.kind}) | named
     remember(type(measured))

@@ -137,3 +137,25 @@ def test_what_makes_no_sense_is_refused_plainly_and_as_json(budget: Any, words: 
 def test_empty_phases_train_no_unphased_training(command: Any) -> None:
     code, _, err = command("train", "central", "--phases", "", "--epsilon", 8)
     assert code == 1 and "--phases given without a text" in err and not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--noise", 1, "--phases", "a:2,b:3", "--rate", "1000/4149"), "--phases says rounds and rate"),
+        (("--noise", 1, "--phases", "a:2,b:3", "--accountant", "pld"), "is counted by pld"),
+        (("--noise", 1, "--unit", "client", "--rate", "1000/4149"), "give the client rate instead"),
+    ],
+)
+def test_what_is_typed_is_not_passed_over_because_it_is_the_default(
+    words: tuple[object, ...], said: str, budget: Any
+) -> None:
+    code, _, err = budget(*words)
+    assert code == 1 and said in err
+
+
+def test_a_delta_of_a_half_is_too_large_for_any_number(budget: Any) -> None:
+    """Of which nothing was said."""
+    code, out, err = budget("--noise", 1, "--rounds", 1, "--delta", 0.5, "--json")
+    assert code == 0 and "not below 1/2" in err and "not below 1/2" in json.loads(out)["warning"]
+    assert json.loads(budget("--noise", 1, "--rounds", 1, "--delta", 0.4, "--json")[1])["warning"] == ""

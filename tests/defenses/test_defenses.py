@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from docleak.attacks.gradients.algebra.batch import recover_batch
 from docleak.attacks.gradients.view import Knowledge
 from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
 from docleak.defenses.clipping import Clipping
@@ -18,7 +19,7 @@ from docleak.defenses.noise import GradientNoise
 from docleak.defenses.safe_template import SafeTemplate
 from docleak.documents import blank_template, private_mask
 from docleak.documents.synthetic import make_pages
-from docleak.errors import DefenseError
+from docleak.errors import DefenseError, GradientError
 from docleak.models import DocumentModel, load_model, pixels_of, trainable
 from docleak.registry import Entry
 from docleak.studies.gradient.case import MADE_UP, blank_page, build_case
@@ -349,4 +350,88 @@ def test_an_own_defence_of_which_nothing_would_be_applied_is_refused(methods: tu
     own = type("Own", (), {"summary": "of one's own", **{name: lambda self: None for name in methods}})()
     with pytest.raises(DefenseError, match=f"defence 'Own' is a Own without {missing}; expected protect and imitate"):
         Exposure(defense=own)
-    assert DEFENSES.load(type("Template", (), {"summary": "of one's own", "publish": lambda self: None})())
+    publish = {"publish": lambda self, model, knowledge, blank, *, generator: knowledge.template}
+    assert DEFENSES.load(type("Template", (), {"summary": "of one's own", **publish})())
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """A defence of somebody's own that writes into what it is given."""
+
+    summary: str = "everything halved"
+    into_observed: bool = False
+
+    def protect(self, gradient: Gradient, model: DocumentModel, *, generator: torch.Generator) -> dict[str, Tensor]:
+        if self.into_observed:
+            return dict(gradient)
+        return {name: value.mul_(0.5) for name, value in gradient.items()}
+
+    def imitate(self, dummy: Gradient, observed: Gradient) -> Gradient:
+        if self.into_observed:
+            return {name: value + observed[name].mul_(0.5) for name, value in dummy.items()}
+        return dummy
+
+
+def test_a_defence_that_works_in_place_changes_only_what_is_sent(model: DocumentModel) -> None:
+    """Otherwise the self-test and the share of the update that is kept are of what was sent, too."""
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    case, plain = (build_case(model, [page], Exposure(defense=d), seed=0) for d in (InPlace(), "none"))
+    assert all(torch.equal(case.clean.gradient[name], value) for name, value in plain.view.gradient.items())
+    assert all(torch.equal(case.view.gradient[name], value / 2) for name, value in plain.view.gradient.items())
+
+
+def test_an_imitation_that_writes_into_what_was_sent_is_refused(model: DocumentModel) -> None:
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    case = build_case(model, [page], Exposure(defense=InPlace(into_observed=True)), seed=0)
+    with pytest.raises(DefenseError, match=r"imitate of defence InPlace changed what was sent.*clone"):
+        case.view.as_sent({name: value.clone() for name, value in case.clean.gradient.items()})
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [("protect", lambda gradient: gradient), ("imitate", lambda dummy: dummy)],
+)
+def test_a_defence_that_cannot_be_called_is_refused_before_anything_is_computed(method: str, own: object) -> None:
+    takes = {"protect": lambda gradient, model, *, generator: gradient, "imitate": lambda dummy, observed: dummy}
+    made = type("Own", (), {"summary": "of one's own", **{k: staticmethod(v) for k, v in takes.items()}})()
+    assert DEFENSES.load(made) is made
+    setattr(type(made), method, staticmethod(own))
+    with pytest.raises(DefenseError, match=rf"its {method} cannot be called .*expected {method}\("):
+        DEFENSES.load(made)
+
+
+@dataclass(frozen=True)
+class Overstated(GradientNoise):
+    """A defence of somebody's own that announces another noise than it adds."""
+
+    announced: object = 1.0
+
+    @property
+    def noise_std(self) -> float:
+        return self.announced  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("announced", "said"),
+    [(1.0, "announces noise of standard deviation 1, and adds 0.000999"), (0.0, "0, and adds 0.000999"),
+     ("much", "noise_std is 'much'"), (math.nan, "noise_std is nan"), (-1.0, "noise_std is -1.0")],
+)  # fmt: skip
+def test_an_own_defences_announced_noise_is_measured(model: DocumentModel, announced: object, said: str) -> None:
+    """An attack that counts with another noise than there is fails for a reason that protects nobody."""
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    assert build_case(model, [page], Exposure(defense=Overstated(1e-3, 1.1e-3)), seed=0).view.noise == 1.1e-3
+    with pytest.raises(DefenseError, match=said):
+        build_case(model, [page], Exposure(defense=Overstated(1e-3, announced)), seed=0)
+
+
+@pytest.mark.parametrize("defense", ["noise:sigma=1e30", "clip:norm=1e-40"])
+def test_a_defence_beyond_what_is_compared_is_refused_as_such(defense: str, model: DocumentModel) -> None:
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    with pytest.raises(GradientError, match=r"square float32 cannot hold.*a defence made it so"):
+        build_case(model, [page], Exposure(defense=defense), seed=0)
+
+
+def test_a_batch_of_which_hardly_anything_came_tells_no_token_by_sums_of_nothing(model: DocumentModel) -> None:
+    pages = [model.fit(page) for page in make_pages(2, seed=5, size=model.image_size)]
+    case = build_case(model, pages, Exposure(defense="top-k:share=1e-9"), seed=5)
+    assert all(tokens for tokens in recover_batch(case.view).places.values())

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from docleak.privacy.mechanism import Mechanism, Participation
+from docleak.privacy.mechanism import Mechanism, Participation, Unit
 from docleak.privacy.plan import DpPlan
-from docleak.training.federated.federation import Federation
+from docleak.training.federated.federation import Federation, impossible
+from docleak.training.federated.party import Introduction
 from docleak.training.federated.record import FederatedRun
-from docleak.training.federated.summary import _privacy
+from docleak.training.federated.secure.plan import SecurePlan
+from docleak.training.federated.summary import _of_two, _privacy
 
 
 def test_what_a_training_costs_is_a_bound_under_the_published_counting_too(tmp_path: Path) -> None:
@@ -27,3 +31,52 @@ def test_what_a_training_costs_is_a_bound_under_the_published_counting_too(tmp_p
     assert facts is not None and facts["epsilon"] is None
     assert facts["epsilon_of_this_training"] == pytest.approx(14.46, abs=0.01)
     assert run.lineage().trainings[-1].epsilon == facts["epsilon_of_this_training"]
+
+
+def _spent(out: Path, federation: Federation, silos: int) -> dict[str, Any]:
+    """What is said of a training of one round by so many silos."""
+    run = FederatedRun.open(out, federation)
+    run.run.write_info("silos", [asdict(Introduction(f"s{number}", "", 0, 0, "")) for number in range(silos)])
+    ledger = run.ledger()
+    assert ledger is not None
+    run.write_ledger(ledger.begin_round())
+    facts = _privacy(run)
+    assert facts is not None
+    return facts
+
+
+def test_a_delta_that_is_too_large_is_said_beside_its_epsilon(tmp_path: Path) -> None:
+    """By public numbers, and not only in a warning on the screen while it trains."""
+    for delta, rate, said in ((0.2, 1.0, True), (0.01, 1.0, False), (0.2, 0.5, True), (0.08, 0.5, False)):
+        plan = DpPlan(Mechanism(1.0, 1, unit_rate=rate), clip_norm=1.0, denominator=2, delta=delta)
+        facts = _spent(tmp_path / f"{delta} {rate}", Federation(rounds=1, holdout=0.0, privacy=plan), 3)
+        about = 6 if rate == 1 else 12
+        assert (f"Of about {about} providers, by the plan's public numbers, delta" in facts["limit"]) is said
+    by_client = DpPlan(Mechanism(1.0, 1, unit=Unit.CLIENT), clip_norm=1.0, denominator=1, delta=0.4)
+    limit = _spent(tmp_path / "client", Federation(rounds=1, holdout=0.0, privacy=by_client), 3)["limit"]
+    assert "Of about 3 clients" in limit and "not below 1/3" in limit
+
+
+@pytest.mark.parametrize(("noise", "silos"), [(0.0, 3), (1.0, 1)])
+def test_nothing_is_said_of_a_share_of_noise_that_is_none(noise: float, silos: int, tmp_path: Path) -> None:
+    plan = DpPlan(Mechanism(noise, 1), clip_norm=1.0, denominator=200, delta=1e-5)
+    facts = _spent(tmp_path, Federation(rounds=1, holdout=0.0, privacy=plan), silos)
+    assert "share of the noise" not in facts["limit"] and "How long silos take" in facts["limit"]
+
+
+@pytest.mark.parametrize(("silos", "threshold", "said"), [(2, 0, True), (3, 2, True), (3, 0, False)])
+def test_what_secure_aggregation_does_not_hide_from_one_of_two_silos_is_said(
+    silos: int, threshold: int, said: bool, tmp_path: Path
+) -> None:
+    plan = DpPlan(Mechanism(1.0, 1), clip_norm=1.0, denominator=200, delta=1e-5)
+    plain = Federation(rounds=1, holdout=0.0, secure=SecurePlan(threshold))
+    assert ("has the other's" in _of_two(plain, silos)) is said
+    facts = _spent(tmp_path, replace(plain, privacy=plan), silos)
+    assert ("has the other's" in facts["limit"]) is said
+
+
+def test_a_sum_of_one_silo_is_refused_before_anything_is_trained() -> None:
+    alone = Federation(rounds=1, secure=SecurePlan())
+    assert any("secure aggregation expects at least 2" in fault for fault in impossible(alone, 1))
+    assert any("1 of 3 silos trains" in fault for fault in impossible(replace(alone, participation=0.4), 3))
+    assert not impossible(alone, 2)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from typer.core import TyperGroup, TyperOption
 
-from docleak.cli.guard import check_values
+from docleak.cli.guard import check_values, typed
 from docleak.cli.output import Progress, note, working_in
-from docleak.cli.studies import PANEL, Late, StudyCommand, Work, how_of, say, typed
+from docleak.cli.studies import PANEL, Late, StudyCommand, Work, how_of, say
 from docleak.errors import DocleakError
 from docleak.studies.kinds import AUDITS, Kind
 

@@ -92,10 +92,14 @@ def _guarded(path: str, command: click.Command, body: Callable[..., Any]) -> Cal
     return run
 
 
+def typed(context: click.Context, name: str) -> bool:
+    """Whether the parameter stands on the command line."""
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
 def check_values(path: str, command: click.Command, context: click.Context) -> None:
     """DocleakError for options that do nothing beside the others, a folder of another kind, or unreadable pages."""
-    given = [p.opts[0] for p in command.params
-             if context.get_parameter_source(str(p.name)) is ParameterSource.COMMANDLINE]  # fmt: skip
+    given = [p.opts[0] for p in command.params if typed(context, str(p.name))]
     values = _named(command, context.params)
     _note_repeated(command, sys.argv[1:])
     refuse_unused(path, given, values)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from click.core import ParameterSource
 
+from docleak.cli.guard import typed
 from docleak.cli.output import Json, emit
 from docleak.errors import PrivacyError
 from docleak.options import said_idle
@@ -25,6 +25,7 @@ DEFAULT = Shape()
 
 
 def budget(
+    context: typer.Context,
     epsilon: Annotated[float | None, typer.Option(help="The budget: how much one provider may be given away.")] = None,
     noise: Annotated[float | None, typer.Option(help="Noise multiplier: noise over clip norm, in the sum.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
@@ -35,7 +36,7 @@ def budget(
     = "1",
     unit: Annotated[str, typer.Option(help="Whose presence is hidden: provider, document, client, record.")]
     = "provider",
-    units: Annotated[int, typer.Option(help="How many of them there are, to judge delta; 0: do not judge.")] = 0,
+    units: Annotated[int, typer.Option(help="How many there are, to judge delta; 0: judge 1/2 and above only.")] = 0,
     relation: Annotated[str, typer.Option(help="What neighbours differ in: add-or-remove-one, replace-one.")]
     = "add-or-remove-one",
     accountant: Annotated[str, typer.Option(help="pld (the reference), prv (as in the paper), rdp.")] = "pld",
@@ -64,6 +65,7 @@ def budget(
 
     _check_plot(plot)
     kind = choice(Unit, unit, what="unit")
+    written = [name for name in ("rate", "accountant") if typed(context, name)]
     if published and probability(client_rate, what="client rate") == 1:
         raise PrivacyError(
             "--published counts clients that are drawn whole; give --client-rate below 1, or leave it out."
@@ -71,19 +73,19 @@ def budget(
     mechanism = Mechanism(
         noise_multiplier=1.0 if noise is None else noise,
         rounds=ROUNDS if rounds is None else rounds,
-        unit_rate=1.0 if kind is Unit.CLIENT and rate == RATE else probability(rate, what="rate"),
+        unit_rate=1.0 if kind is Unit.CLIENT and "rate" not in written else probability(rate, what="rate"),
         client_rate=probability(client_rate, what="client rate"),
         unit=kind,
         relation=choice(Relation, relation, what="relation"),
         participation=Participation.HIDDEN if published else Participation.KNOWN,
     )
-    warning = delta_warning(delta, units, unit) if units else ""
+    warning = delta_warning(delta, units or 2, unit)  # of two, which no training has less of, also where nobody says
     if warning:
         print(f"Warning: {warning}", file=sys.stderr)
     if phases is not None:
         if not phases.strip():
             raise PrivacyError("--phases is empty; expected NAME:ROUNDS or NAME:ROUNDS:RATE, or no --phases.")
-        if rounds is not None or plot is not None or rate != RATE or accountant != "pld":
+        if rounds is not None or plot is not None or written:
             raise PrivacyError("--phases says rounds and rate, and is counted by pld; leave out what it says.")
         plan, said = together(phases, mechanism, epsilon, noise, delta)
         emit({**plan, "warning": warning}, said, json_output=json_output)
@@ -161,7 +163,7 @@ def plan(
         from docleak.models.vlm.shape import shape_of
 
         read = {name: value for name, value in shape_of(model).items()
-                if not _said(context, name)}  # fmt: skip
+                if not typed(context, name)}  # fmt: skip
         shape = replace(shape, **read)
     _refuse_idle(context, shape)
     channels = planned(shape)
@@ -172,11 +174,6 @@ def plan(
     emit(value, text, json_output=json_output)
 
 
-def _said(context: typer.Context, name: str) -> bool:
-    """Whether the option was written in the command."""
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
 def _refuse_idle(context: typer.Context, shape: Shape) -> None:
     """PrivacyError for options that change nothing in this plan."""
     needs = {
@@ -185,7 +182,7 @@ def _refuse_idle(context: typer.Context, shape: Shape) -> None:
         "--aggregation secure": (("clients",), shape.aggregation == "secure"),
     }
     for what, (names, met) in needs.items():
-        idle = [f"--{name.replace('_', '-')}" for name in names if _said(context, name)]
+        idle = [f"--{name.replace('_', '-')}" for name in names if typed(context, name)]
         if idle and not met:
             raise PrivacyError(said_idle(idle, what))
 

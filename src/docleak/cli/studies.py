@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
-from docleak.cli.guard import Bounded, Text, check_values
+from docleak.cli.guard import Bounded, Text, check_values, typed
 from docleak.cli.output import Progress, emit, note, working_in
 from docleak.cli.ranges import range_of
 from docleak.documents.ranges import Range
@@ -187,11 +186,6 @@ def say(page: Path, readings: list[Reading], *, json_output: bool) -> None:
     lines += [line for reading in readings for line in ("", *reading.lines)]
     value = {"report": str(page), "results": str(page.with_name(RESULTS)), **results_of(readings)}
     emit(value, "\n".join([*lines, "", f"Report: {page}"]), json_output=json_output)
-
-
-def typed(context: click.Context, name: str) -> bool:
-    """Whether the parameter stands on the command line."""
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _option(name: str, flag: str, kind: Any, default: Any, text: str, panel: str, **more: Any) -> TyperOption:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from typer.core import TyperCommand, TyperGroup
 
-from docleak.cli.guard import check_values
+from docleak.cli.guard import check_values, typed
 from docleak.cli.output import counter, emit, note, working_in
-from docleak.cli.studies import RUN, command_line, parameter, typed
+from docleak.cli.studies import RUN, command_line, parameter
 from docleak.documents.ranges import COUNT, Range
 from docleak.errors import FederationError, PrivacyError
 from docleak.models.device import pick_device

@@ -16,6 +16,8 @@ from docleak.errors import DefenseError
 from docleak.models.base import DocumentModel, Encoded
 
 Gradient = Mapping[str, Tensor]
+#: By how much the noise that somebody's own defence announces may differ from what is measured.
+NOISE_FACTOR = 2.0
 
 
 @runtime_checkable
@@ -69,22 +71,53 @@ class NoDefense:
 def protected(
     defense: GradientDefense, gradient: Gradient, model: DocumentModel, *, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """What leaves the client; DefenseError where that is no gradient of the model's."""
-    sent = defense.protect(gradient, model, generator=generator)
+    """What leaves the client; DefenseError where that is no gradient of the model's. The defence may write into what it
+    is given: a copy."""
+    sent = defense.protect({n: value.clone() for n, value in gradient.items()}, model, generator=generator)
     _require_tensors(defense, "protect", sent, gradient, of=())
     return dict(sent)
 
 
 def imitated(defense: GradientDefense, dummy: Gradient, observed: Gradient) -> Gradient:
     """What the adversary compares; DefenseError where it cannot be held against what was sent, or followed back."""
+    before = {name: value._version for name, value in observed.items()}
     made = defense.imitate(dummy, observed)
     _require_tensors(defense, "imitate", made, dummy, of=observed)
+    if before != {name: value._version for name, value in observed.items()}:
+        raise DefenseError(
+            f"imitate of defence {type(defense).__name__} changed what was sent, which is held against what it gives. "
+            "Let it work on copies (tensor.clone())."
+        )
     if any(value.requires_grad for value in dummy.values()) and not any(v.requires_grad for v in made.values()):
         raise DefenseError(
             f"imitate of defence {type(defense).__name__} gave tensors that are cut off from the gradient it was "
             "given; expected a differentiable function of it, without detach, item or numpy."
         )
     return made
+
+
+def announced_noise(defense: GradientDefense, like: Gradient, model: DocumentModel) -> float:
+    """The standard deviation of the noise that the defence says it adds; 0 where it says nothing of noise.
+
+    That of somebody's own is measured on a gradient of zeros, where what is sent is finite: DefenseError where it is
+    not about what was said (within a factor of NOISE_FACTOR), since an attack that counts with it would only seem weak.
+    """
+    if not isinstance(defense, Noisy):
+        return 0.0
+    said, whose = defense.noise_std, f"defence {type(defense).__name__}"
+    if not isinstance(said, int | float) or not 0 <= said < math.inf:
+        raise DefenseError(f"{whose}: noise_std is {said!r}; expected a standard deviation of 0 or more.")
+    if type(defense).__module__.startswith("docleak."):
+        return float(said)
+    zeros = {name: torch.zeros_like(value) for name, value in like.items()}
+    sent = protected(defense, zeros, model, generator=torch.Generator().manual_seed(0))
+    added = float(torch.cat([value.flatten().double() for value in sent.values()] or [torch.zeros(1)]).std())
+    if math.isfinite(added) and not said / NOISE_FACTOR <= added <= said * NOISE_FACTOR:
+        raise DefenseError(
+            f"{whose} announces noise of standard deviation {said:.4g}, and adds {added:.4g} to every number of a "
+            "gradient of zeros, on average. Let noise_std be what protect adds, since attacks count with it."
+        )
+    return float(said)
 
 
 def published(

@@ -5,6 +5,7 @@ Other packages add theirs as entry points of ``docleak.defenses``. A new one of 
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from docleak.errors import DefenseError
@@ -12,6 +13,14 @@ from docleak.registry import Entry, Registry
 
 if TYPE_CHECKING:
     from docleak.defenses.defense import Defense
+
+
+#: How methods of a defence are called: by position, and by keyword.
+CALLS = {
+    "protect": (("gradient", "model"), ("generator",)),
+    "imitate": (("dummy", "observed"), ()),
+    "publish": (("model", "knowledge", "blank"), ("generator",)),
+}
 
 
 class Defenses(Registry["Defense"]):
@@ -27,7 +36,19 @@ class Defenses(Registry["Defense"]):
                 f"defence {name!r} is a {type(defense).__name__} without {' and '.join(missing)}; expected protect and "
                 "imitate, for what a client sends, or publish, for the template. See docleak.defenses.defense."
             )
+        for method, (takes, keywords) in CALLS.items():
+            try:
+                inspect.signature(getattr(defense, method, _anything)).bind(*takes, **dict.fromkeys(keywords))
+            except TypeError as fault:
+                called = ", ".join((*takes, *(f"*, {keyword}" for keyword in keywords)))
+                raise self.error(
+                    f"defence {name!r}: its {method} cannot be called ({fault}); expected {method}({called})."
+                ) from fault
         return defense
+
+
+def _anything(*_: object, **__: object) -> None:
+    """What a method that is not there is called like."""
 
 
 #: ``DEFENSES.load("noise:sigma=1e-7")`` makes one.

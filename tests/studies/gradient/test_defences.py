@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from docleak.runs.run import Run
 from docleak.studies.engine import carry_out
 from docleak.studies.gradient import choices, defences, utility
 from docleak.studies.gradient.choices import Choice, chart, choices_of
-from docleak.studies.gradient.config import DefenceConfig, GradientConfig
+from docleak.studies.gradient.config import DefenceConfig, Exposure, GradientConfig, threat_model
 from docleak.studies.gradient.defences import DefenceStudy, most_exposed
 from docleak.studies.gradient.reading import DEFENCES
 from docleak.studies.gradient.study import GradientStudy
@@ -100,9 +101,25 @@ def test_only_the_text_was_attacked_and_the_page_says_what_it_told(tmp_path: Pat
     page, (reading,) = report_on([run.path])
     assert "whether it helps: Gaussian noise of 0.01" in reading.lines[1]
     assert "1 document, 1 gradient evaluation each" in page.read_text()
+    exposed = reading.results["exposure"]
+    assert exposed in reading.lines and exposed in unescape(page.read_text())
+    assert "the client's question; the answer" in exposed and "computed on one example, with dropout off" in exposed
     assert "why: no attack on the picture was made, only the floor" in reading.lines[1]
     for text in (page.read_text(), *reading.lines):
         assert "check failed" not in text and "have stopped it." not in text
+
+
+def test_what_the_adversary_sees_and_knows_is_said_as_it_was_asked_for() -> None:
+    audit = replace(AUDIT, batch_size=3, rounds=2, exposure=Exposure(train_mode=True, question_known=False))
+    said = defences._exposed(SimpleNamespace(info={"threat_model": threat_model(audit)}))  # type: ignore[arg-type]
+    for told in ("a batch of 3 pages, averaged", "in 2 rounds", "dropout on", "no question: random", "it imitates"):
+        assert told in said
+
+
+def test_a_training_under_a_defence_says_on_what_and_how_many_it_was_measured() -> None:
+    said = choices._cost(choice("good", 0.1, 0.9))
+    assert said == "right answers after 10 training steps on synthetic invoices, ANLS 0.900 on 20 unseen ones"
+    assert "synthetic invoices, whatever was attacked" in choices.MEANING and "20 unseen ones" in choices.MEANING
 
 
 def test_a_comparison_that_is_not_finished_says_so_and_names_the_categories(tmp_path: Path) -> None:

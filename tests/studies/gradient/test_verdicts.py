@@ -609,7 +609,8 @@ def test_advice_follows_from_the_defences_that_were_measured() -> None:
     assert "Did not lower what was read: gradient clipped" in lines
     assert "Nothing was read, but it could not be told whether it helps: vision and text" in lines
     assert (
-        "update kept 0.310, right answers after training, ANLS 0.500; why: no attack on the picture was made" in lines
+        "update kept 0.310, right answers after 10 training steps on synthetic invoices, ANLS 0.500 on 20 unseen ones; "
+        "why: no attack on the picture was made" in lines
     )
     assert "a check failed" not in lines
     assert "Could not be measured, so nothing is known of it: published template" in lines

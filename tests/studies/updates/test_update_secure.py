@@ -10,6 +10,7 @@ import pytest
 
 from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
+from docleak.errors import FederationError
 from docleak.models import load_model
 from docleak.studies.engine import carry_out
 from docleak.studies.registry import report_on
@@ -56,6 +57,10 @@ def test_the_audit_says_that_words_are_noise_and_what_the_sum_tells(capture: Pat
     text, html = "\n".join(said.lines), page.read_text(encoding="utf-8")
     assert "noise to the server" in text and "all that the server learns" in text
     assert "secure aggregation" in html and "not told" not in html
+    assert "tokens that the silos trained on" in text and "tokens that the client trained on" not in text
+    assert "Each of the two silos takes its own update off it, and has the other's." in text
+    assert any("of two, each has the other's" in limit for limit in said.limits)
+    assert text.count("What the sum tells of this silo's pages is said of the sum.") == 2
 
 
 def test_masks_that_hide_nothing_are_found_out(capture: Path, tmp_path: Path) -> None:
@@ -77,3 +82,18 @@ def test_masks_that_hide_nothing_are_found_out(capture: Path, tmp_path: Path) ->
     assert not comparison["hidden"] and comparison["correlation"] > 0.01
     constant = replace(case, update=written)
     assert not hiding(constant)["hidden"]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_an_update_of_zeros_is_refused_as_what_it_is(told: bool, capture: Path, tmp_path: Path) -> None:
+    """Not by a division by zero, nor by causes that explain what was not sent."""
+    masked = next(update for update in read_updates(capture) if update.client == "synthetic-0")
+    start = masked.start()
+    details = {**masked.details, "secure": None, "masked": None} if told else {"model": "vt5-start"}
+    write_update(
+        tmp_path / "zero", round=1, client="synthetic-0", start=start, kind="delta", examples=0, details=details,
+        received={name: np.zeros_like(value) for name, value in start.items()},
+    )  # fmt: skip
+    silos = str(capture.parent / "silos")
+    with pytest.raises(FederationError, match=rf"all {len(start)} tensors that came are zero: the client trained"):
+        carry_out(UpdatesStudy(UpdatesConfig(str(tmp_path / "zero"), documents=silos)), tmp_path / "audit")

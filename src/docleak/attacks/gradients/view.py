@@ -13,8 +13,9 @@ from docleak.attacks.gradients.local_steps import ImitatedSteps
 from docleak.errors import GradientError
 from docleak.models.base import DocumentModel, Encoded, trainable
 
-#: The square of a smaller number lies below float32's normal numbers, which some devices take for zero.
-LEAST_NORM = math.sqrt(torch.finfo(torch.float32).tiny)
+#: The square of a smaller number lies below float32's normal numbers, which some devices take for zero; of a larger
+#: one is infinite.
+LEAST_NORM, MOST_NORM = math.sqrt(torch.finfo(torch.float32).tiny), math.sqrt(torch.finfo(torch.float32).max)
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,13 @@ def _faults(parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) ->
     elif norm < LEAST_NORM:
         yield (
             f"its norm is {norm:.0e}, whose square float32 cannot hold, and docleak compares gradients in float32: the "
-            "model is as good as certain of what it was asked. What finer arithmetic reads of it is not measured here"
+            "model is as good as certain of what it was asked, or a defence made it so small. What finer arithmetic "
+            "reads of it is not measured here"
+        )
+    elif MOST_NORM < norm < math.inf:
+        yield (
+            f"its norm is {norm:.0e}, whose square float32 cannot hold, and docleak compares gradients in float32: "
+            "training diverged, or a defence made it so large. What finer arithmetic reads of it is not measured here"
         )
 
 

@@ -14,8 +14,8 @@ from docleak.attacks.gradients.algebra.recover import recover
 from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.attacks.gradients.cleaning import without_perturbation
 from docleak.attacks.gradients.view import GradientView, Knowledge, require_all
-from docleak.defenses import DEFENSES, GradientDefense, Noisy, TemplateDefense
-from docleak.defenses.defense import imitated, protected, published
+from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
+from docleak.defenses.defense import announced_noise, imitated, protected, published
 from docleak.documents import Page, Question, blank_template, load_pages, private_mask, repeats_of
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
@@ -117,7 +117,7 @@ def build_case(
 
 def _defended(view: GradientView, defense: GradientDefense, generator: torch.Generator) -> GradientView:
     sent = protected(defense, view.gradient, view.model, generator=generator)
-    noise = defense.noise_std if isinstance(defense, Noisy) else 0.0
+    noise = announced_noise(defense, view.gradient, view.model)
     return replace(view, gradient=sent, imitate=partial(imitated, defense), noise=noise)
 
 

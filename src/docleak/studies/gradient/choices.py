@@ -12,12 +12,13 @@ from docleak.defenses import DEFENSES, TemplateDefense
 from docleak.errors import RunError
 from docleak.report.pictures import new_figure, svg_figure
 from docleak.report.severity import Severity, routes_sentence
+from docleak.report.statement import counted_words
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
 from docleak.studies.gradient.config import NONE
 from docleak.studies.gradient.measures import GIVEN, ILLEGIBLE, UNCOUNTED
 from docleak.studies.gradient.results import ModelResult, model_results
-from docleak.studies.gradient.utility import Utility
+from docleak.studies.gradient.utility import TEST_PAGES, Utility
 
 #: Leakages and benefits closer than this are taken to be equal.
 SAME = 0.002
@@ -32,9 +33,10 @@ MEANING = (
     "The attacker knows the defence and does to its own gradients what the client does. Leakage is what was read of "
     "the private fields, 0 to 1: in the picture (mean fuzz ratio, 95 % intervals over documents) or the share of "
     "fields that any route gives exactly (picture, words, answer, question), whichever is more. Update kept is the "
-    "cosine between what is sent and the client's gradient. ANLS and loss are those of a model trained from the "
-    "audited weights under the defence, then asked about unseen pages; a template defence leaves training alone. Quiet "
-    "rows are dominated: another choice leaks less and costs no more."
+    "cosine between what is sent and the client's gradient. ANLS and loss are those of one model trained from the "
+    f"audited weights under the defence on synthetic invoices, whatever was attacked, then asked about {TEST_PAGES} "
+    "unseen ones, without an interval; a template defence leaves training alone. Quiet rows are dominated: by these "
+    "numbers, their intervals aside, another choice leaks less and costs no more."
 )
 
 
@@ -297,7 +299,14 @@ def _read(choice: Choice) -> str:
 def _cost(choice: Choice) -> str:
     kept = choice.cost.get("kept")
     costs = [f"update kept {kept:.3f}"] if kept is not None else []
-    costs += [f"right answers after training, ANLS {choice.utility.anls:.3f}"] if choice.utility else []
+    costs += (
+        [
+            f"right answers after {counted_words(choice.utility.steps, 'training step')} on synthetic invoices, ANLS "
+            f"{choice.utility.anls:.3f} on {TEST_PAGES} unseen ones"
+        ]
+        if choice.utility
+        else []
+    )
     return ", ".join(costs) or "cost not measured"
 
 

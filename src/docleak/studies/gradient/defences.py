@@ -131,13 +131,14 @@ class DefenceStudy(Study[DefenceConfig]):
             counted_words(audit["budget"], "gradient evaluation"),
         )
         how = f"{audit['attacks'][0]} on {audit['models'][0]}, {documents}, {spent} each"
+        exposed = _exposed(run)
         templates = [
             {"name": choice.summary, **picture(run.read_image(choice.cost["unit"], choice.cost["images"][name]),
                                                f"Clean and published template side by side: {choice.summary}")}
             for choice in choices for name in ("beside-clean-000",) if name in choice.cost.get("images", {})
         ]  # fmt: skip
         body = render(
-            "defences.html.j2", lines=lines, how=how, chart=chart(choices), table=table, advice=ADVICE,
+            "defences.html.j2", lines=lines, how=how, exposed=exposed, chart=chart(choices), table=table, advice=ADVICE,
             templates=templates,
         )  # fmt: skip
         return Reading(
@@ -147,8 +148,8 @@ class DefenceStudy(Study[DefenceConfig]):
             counted=lines[0],
             notices=tuple(filter(None, [run.info.get("questions_made")])),
             sections=(Section("advice", "What to do", "What to do about it", body),),
-            lines=(*lines, "", table.to_text()),
-            results={"defences": [row_json(choice) for choice in choices], "measured": lines},
+            lines=(*lines, exposed, "", table.to_text()),
+            results={"defences": [row_json(choice) for choice in choices], "measured": lines, "exposure": exposed},
             tables={"defences": table},
             limits=LIMITS,
             runs=(run_facts(run.path, run.manifest()),),
@@ -165,6 +166,15 @@ class DefenceStudy(Study[DefenceConfig]):
                 remedies=tuple(effects(choices)), unfinished=_unfinished(run, choices),
             ),
         )  # fmt: skip
+
+
+def _exposed(run: Run) -> str:
+    """What the adversary sees and knows under every defence, of which each is one more thing."""
+    told = run.info["threat_model"]
+    return (
+        f"Under every defence the adversary sees {'; '.join(told['sees'])}. It knows {'; '.join(told['knows'])} (the "
+        "template as published, where the defence changes it); and the defence, which it imitates."
+    )
 
 
 def _beside(run: Run) -> bool:

@@ -135,6 +135,7 @@ def open_case(
         raise DocumentError(f"{update.name}: {documents!r} has nothing that this client can have trained on.")
     guess = None
     if lacking(told) and len(examples) <= INFERRED:
+        require_moved(update)
         guess = _inferred(update, model, pages, examples, local)
     plan = plan_of(update, local, guess.values if guess else {})
     rates = _rates(update, plan)
@@ -215,6 +216,17 @@ def batching_of(
 def sent_by(update: CapturedUpdate) -> Mapping[str, np.ndarray]:
     """theta_0 - theta_K, or the gradient where that was sent."""
     return update.received() if update.kind == "gradient" else update.delta()
+
+
+def require_moved(update: CapturedUpdate) -> None:
+    """FederationError where all that was sent is zero, which no training explains, and which tells of none."""
+    sent = sent_by(update)
+    if not any(value.any() for value in sent.values()):
+        raise FederationError(
+            f"{update.name}: all {len(sent)} tensors that came are zero: the client trained nothing, or its update was "
+            "taken from itself. Nothing can be measured of it. Leave it out (--client names others), or record the "
+            "round again."
+        )
 
 
 def told_plan(update: CapturedUpdate, local: str = "") -> dict[str, Any]:

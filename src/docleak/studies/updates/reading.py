@@ -47,6 +47,7 @@ SECURE_THREAT = {
 SECURE_LIMITS = (
     "That masked words look like noise here shows that this implementation masks them; that they cannot be unmasked "
     "rests on the protocol and its keys (docs/secure-aggregation.md).",
+    "Measured is what the server has. A silo takes its own update off the sum: of two, each has the other's.",
     "The sum says what a sum says: with few clients, or over rounds that differ by one client, much. Only differential "
     "privacy bounds it.",
 )

@@ -25,7 +25,7 @@ from docleak.runs.run import Run
 from docleak.studies.gradient.config import require_budget
 from docleak.studies.identity import weights_hash
 from docleak.studies.study import Study, Tell, Unit, one_of
-from docleak.studies.updates.case import SAME, UpdateCase, one_question_each, open_case, trained_again
+from docleak.studies.updates.case import SAME, UpdateCase, one_question_each, open_case, require_moved, trained_again
 from docleak.studies.updates.check import check, diagnosed, imitable
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.pages import made_up, pages_of, told_folders
@@ -159,11 +159,14 @@ class UpdatesStudy(Study[UpdatesConfig]):
             self._case = None  # its model is about to hold another start
             options: dict[str, Any] = {"local": self.config.local, "folders": self.folders}
             if is_secure(update) and not is_masked(update):
-                members = [other for other in self.captured if other.folder == update.folder and is_masked(other)]
-                self._case = open_sum(update, members, self.model, self.config.documents, **options)
+                self._case = open_sum(update, self._members(update), self.model, self.config.documents, **options)
             else:
                 self._case = open_case(update, self.model, self.config.documents, **options)
         return self._case
+
+    def _members(self, update: CapturedUpdate) -> list[CapturedUpdate]:
+        """The masked words that a sum is of."""
+        return [other for other in self.captured if other.folder == update.folder and is_masked(other)]
 
     def identity(self) -> dict[str, str]:
         """All weights, those that are never trained too; those that the server sent are in the capture."""
@@ -218,7 +221,9 @@ class UpdatesStudy(Study[UpdatesConfig]):
 
     def _secure(self, case: UpdateCase) -> dict[str, Any]:
         words, masked = words_of(case), is_masked(case.update)
-        told = {"masked": hiding(case)} if masked else {"sum": True, "check": check(case, words, dict)}
+        told = {"masked": hiding(case)} if masked else {
+            "sum": True, "silos": len(self._members(case.update)), "check": check(case, words, dict)
+        }  # fmt: skip
         pictures, _ = unseen("the words are masked" if masked else "a sum of silos is too many pages")
         return {"kind": "update", **case.described(), "words": words, "pictures": pictures, **told}
 
@@ -242,6 +247,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         distance = None if is_masked(case.update) else case.replay.distance
         if distance is None or distance <= SAME or self.config.allow_failed_self_test:
             return
+        require_moved(case.update)
         told = not is_secure(case.update) and imitable(case.round)
         causes = diagnosed(case, lambda: self._others(case)) if told else ()
         said = "; ".join(cause.sentence for cause in causes) or (

@@ -196,7 +196,8 @@ def _of_masks(found: Mapping[str, Any]) -> str:
     return (
         f"Masked words: {verdict}. Over {found['numbers']:,} numbers their correlation with the update that this silo "
         f"trained is {found['correlation']:+.5f} (of noise: {found['chance']:.5f} either way), and they are spread as "
-        f"evenly as chance spreads them with probability {found['p_uniform']:.2g}."
+        f"evenly as chance spreads them with probability {found['p_uniform']:.2g}. What the sum tells of this silo's "
+        "pages is said of the sum."
     )
 
 
@@ -216,7 +217,10 @@ def _share(fields: Sequence[int]) -> str:
 
 
 def _whose(record: Mapping[str, Any]) -> str:
-    return "The sum of all silos' updates, which is all that the server learns. " if "sum" in record else ""
+    if "sum" not in record:
+        return ""
+    two = "Each of the two silos takes its own update off it, and has the other's. " * (record.get("silos") == 2)
+    return f"The sum of all silos' updates, which is all that the server learns. {two}"
 
 
 def _of_words(words: Mapping[str, Any], whose: str = "") -> list[str]:
@@ -224,8 +228,8 @@ def _of_words(words: Mapping[str, Any], whose: str = "") -> list[str]:
     if "failed" in words:
         return [f"{whose}Words: not read: {words['failed'].rstrip('.')}."]
     line = (
-        f"{whose}Words: of {words['true']} different tokens that the client trained on, the server reads "
-        f"{words['right']} ({percent(words['recall'])}), out of {words['tokens']} of the vocabulary; "
+        f"{whose}Words: of {words['true']} different tokens that the {'silos' if whose else 'client'} trained on, the "
+        f"server reads {words['right']} ({percent(words['recall'])}), out of {words['tokens']} of the vocabulary; "
         f"{percent(words['precision'])} of what it reads is right."
     )
     held, of = words["fields"]

@@ -14,7 +14,7 @@ from docleak.metrics.extraction import EPSILON
 from docleak.models.encoders.tasks import TASKS, Task
 from docleak.models.encoders.vision import VisionConfig
 from docleak.models.sizes import parse_size
-from docleak.options import Need, only, option
+from docleak.options import Need, only, option, said_idle
 from docleak.registry import Choice
 from docleak.training.extraction.fit import FitConfig
 from docleak.training.extraction.kept import BEST, Data, Division, Fitting
@@ -39,7 +39,10 @@ def trainings(task: Task, *, epochs: int, learning_rate: float) -> tuple[FitConf
 
 def with_trainings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A game's settings by name, of which epochs, of the target, and learning_rate, of both models, become the two
-    trainings, as those options of the command line do; unless one of the trainings is given itself."""
+    trainings, as those options of the command line do; unless one of the trainings is given itself. AttackError for
+    epochs beside a finished target, which they would not change."""
+    if "epochs" in settings and settings.get("target"):
+        raise AttackError(said_idle(["epochs"], HERE.what))
     asked = {name: settings[name] for name in ("epochs", "learning_rate") if name in settings}
     if not asked or {"target_training", "public_training"} & settings.keys():
         return dict(settings)

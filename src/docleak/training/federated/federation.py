@@ -148,6 +148,11 @@ def impossible(federation: Federation, silos: int) -> list[str]:
             f"minimum is {federation.minimum}, and {taking} of {silos} silos train in a round; expected at most "
             f"{taking}"
         )
+    if federation.secure is not None and taking == 1:
+        faults.append(
+            f"1 of {silos} silos trains in a round; secure aggregation expects at least 2, since the sum of one is "
+            "that silo's own update"
+        )
     if (secure := federation.secure) is not None and taking > 1 and secure.threshold > taking:
         faults.append(
             f"the secure threshold is {secure.threshold}, and {taking} of {silos} silos train in a round; expected at "

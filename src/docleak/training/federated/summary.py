@@ -17,11 +17,12 @@ from docleak.files import drafted_folder, reported
 from docleak.models.loading import load_model
 from docleak.models.t5 import T5_BASE, ReaderConfig
 from docleak.privacy.accounting import rounded_up
+from docleak.privacy.budget import delta_warning
 from docleak.privacy.lineage import BOUND, epsilon_with_scores
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.second import second_opinion
 from docleak.training.federated.capture import UPDATES, recorded
-from docleak.training.federated.federation import Federation
+from docleak.training.federated.federation import Federation, drawn
 from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import model_of
 from docleak.training.federated.record import FederatedRun
@@ -33,6 +34,8 @@ SEEN = {
     False: "Whoever sees a single silo's update sees only that silo's share of the noise.",
     True: "The server sees sums with the whole noise, as long as it follows the protocol (docs/secure-aggregation.md).",
 }
+#: Of a sum over two silos, which secure aggregation hides from the server alone.
+OF_TWO = "A sum may be of two silos: each of them takes its own update off it, and has the other's."
 
 
 def network_of(source: str) -> nn.Module:
@@ -93,6 +96,7 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
         "privacy": _privacy(run),
         "lineage": run.claim().to_dict(),
         "secure": run.federation.secure is not None,
+        "secure_limit": _of_two(run.federation, len(run.silos())),
     }
 
 
@@ -111,7 +115,12 @@ def _privacy(run: FederatedRun) -> dict[str, Any] | None:
     everything = claim.epsilon
     if claim.kind == BOUND and any(training.scores for training in lineage.trainings):
         everything = epsilon_with_scores(lineage, spent.delta)
-    limit = [SEEN[run.federation.secure is not None], scope_of(run), "How long silos take is not hidden."]
+    silos, plan = len(run.silos()), ledger.plan
+    limit = [_seen(run, silos), scope_of(run), "How long silos take is not hidden."]
+    units = 1 if plan.mechanism.unit is Unit.CLIENT else plan.denominator / plan.mechanism.unit_rate
+    about = math.ceil(units * max(silos, 1))  # by constants that are public; the true number is not
+    if claim.kind == BOUND and (warning := delta_warning(plan.delta, about, plan.mechanism.unit)):
+        limit.insert(0, f"Of about {about} {plan.mechanism.unit}s, by the plan's public numbers, {warning}")
     several = sum(training.plan is not None for training in lineage.trainings) > 1
     if several and claim.epsilon is not None and everything is not None and everything > claim.epsilon:
         limit.insert(
@@ -127,8 +136,22 @@ def _privacy(run: FederatedRun) -> dict[str, Any] | None:
         "epsilon_of_this_training": max(spent.epsilon, evaluation_cost(run.federation, run.evaluations())),
         "delta": spent.delta,
         "rounds_begun": ledger.begun,
-        "limit": " ".join(limit),
+        "limit": " ".join(filter(None, limit)),
     }
+
+
+def _seen(run: FederatedRun, silos: int) -> str:
+    """What the server sees of one silo of a private training; "" without noise, and of one that has all pages."""
+    plan, secure = run.federation.privacy, run.federation.secure
+    if plan is None or not plan.mechanism.noise_multiplier or silos == 1:
+        return ""
+    return " ".join(filter(None, [SEEN[secure is not None], _of_two(run.federation, silos)]))
+
+
+def _of_two(federation: Federation, silos: int) -> str:
+    taking = drawn(federation, silos)
+    few = federation.secure is not None and federation.secure.needed(taking, federation.privacy) <= 2
+    return OF_TWO * (few and taking > 1)
 
 
 def scope_of(run: FederatedRun) -> str:
@@ -181,6 +204,7 @@ def text_of(facts: Mapping[str, Any]) -> str:
         lines.append(f"Privacy: {facts['privacy']['claim']}\n{facts['privacy']['limit']}")
     else:
         lines.append(f"Privacy: {facts['lineage']['sentence']}")
+        lines += [facts["secure_limit"]] if facts["secure_limit"] else []
     sent = (client for row in facts["rounds"] for client in row["silos"]
             if facts["updates"] and recorded(Path(facts["updates"]), row["round"], client))  # fmt: skip
     name = next(sent, "")  # of the first round, which is audited unless another is named

@@ -211,12 +211,15 @@ class _Peeling:
         cover = Cover(self.words[left], self.spent[left], terms, self.positions[open_], self.precision)
         while cover.explain():
             pass
-        explained = np.setdiff1d(np.arange(len(open_)), cover.open)
-        for row in explained:
+        settled = False
+        for row in np.setdiff1d(np.arange(len(open_)), cover.open):
             numbers = tuple(int(n) for n in left[cover.owner == row])
+            if not numbers:  # nothing of this position came: the sum of no rows, which tells of no token
+                continue
+            settled = True
             self.vectors |= {(int(open_[row]), number): self.words[number].copy() for number in numbers}
             self._settle(int(open_[row]), numbers)
-        return len(explained) > 0
+        return settled
 
     def boxes(self, coordinates: Mapping[str, Sequence[int]]) -> dict[tuple[int, int], Box]:
         """The box of every token whose own vector is known: the one of all in use that the vector is orthogonal to."""
