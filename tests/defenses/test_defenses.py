@@ -413,7 +413,7 @@ class Overstated(GradientNoise):
 
 @pytest.mark.parametrize(
     ("announced", "said"),
-    [(1.0, "announces noise of standard deviation 1, and adds 0.000999"), (0.0, "0, and adds 0.000999"),
+    [(1.0, r"announces noise of standard deviation 1; two draws .* as if it were 0\.001"), (0.0, r"deviation 0; two"),
      ("much", "noise_std is 'much'"), (math.nan, "noise_std is nan"), (-1.0, "noise_std is -1.0")],
 )  # fmt: skip
 def test_an_own_defences_announced_noise_is_measured(model: DocumentModel, announced: object, said: str) -> None:
@@ -422,6 +422,28 @@ def test_an_own_defences_announced_noise_is_measured(model: DocumentModel, annou
     assert build_case(model, [page], Exposure(defense=Overstated(1e-3, 1.1e-3)), seed=0).view.noise == 1.1e-3
     with pytest.raises(DefenseError, match=said):
         build_case(model, [page], Exposure(defense=Overstated(1e-3, announced)), seed=0)
+
+
+@dataclass
+class OfTheNorm:
+    """One of somebody's own: it clips, and adds noise by the gradient's own norm, none to a gradient of zeros."""
+
+    summary = "noise by the norm"
+    noise_std = 0.0
+
+    def protect(self, gradient: Gradient, model: DocumentModel, *, generator: torch.Generator) -> Gradient:
+        clipped = {name: value.clamp(-1e-3, 1e-3) for name, value in gradient.items()}
+        self.noise_std = 0.1 * sum(float(value.square().sum()) for value in clipped.values()) ** 0.5
+        noise = {n: self.noise_std * torch.randn(v.shape, generator=generator) for n, v in clipped.items()}
+        return {name: value + noise[name] for name, value in clipped.items()}
+
+    def imitate(self, dummy: Gradient, observed: Gradient) -> Gradient:
+        return dummy
+
+
+def test_noise_by_the_gradients_own_norm_is_measured_on_the_gradient(model: DocumentModel) -> None:
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    assert build_case(model, [page], Exposure(defense=OfTheNorm()), seed=0).view.noise > 0
 
 
 @pytest.mark.parametrize("defense", ["noise:sigma=1e30", "clip:norm=1e-40"])

@@ -96,11 +96,12 @@ def imitated(defense: GradientDefense, dummy: Gradient, observed: Gradient) -> G
     return made
 
 
-def announced_noise(defense: GradientDefense, like: Gradient, model: DocumentModel) -> float:
+def announced_noise(defense: GradientDefense, gradient: Gradient, model: DocumentModel) -> float:
     """The standard deviation of the noise that the defence says it adds; 0 where it says nothing of noise.
 
-    That of somebody's own is measured on a gradient of zeros, where what is sent is finite: DefenseError where it is
-    not about what was said (within a factor of NOISE_FACTOR), since an attack that counts with it would only seem weak.
+    That of somebody's own is measured, by what two draws of it make of the same ``gradient``, where they differ:
+    DefenseError where it is not about what was said (within a factor of NOISE_FACTOR), since an attack that counts with
+    it would only seem weak.
     """
     if not isinstance(defense, Noisy):
         return 0.0
@@ -109,13 +110,14 @@ def announced_noise(defense: GradientDefense, like: Gradient, model: DocumentMod
         raise DefenseError(f"{whose}: noise_std is {said!r}; expected a standard deviation of 0 or more.")
     if type(defense).__module__.startswith("docleak."):
         return float(said)
-    zeros = {name: torch.zeros_like(value) for name, value in like.items()}
-    sent = protected(defense, zeros, model, generator=torch.Generator().manual_seed(0))
-    added = float(torch.cat([value.flatten().double() for value in sent.values()] or [torch.zeros(1)]).std())
+    one, other = (protected(defense, gradient, model, generator=torch.Generator().manual_seed(k)) for k in range(2))
+    apart = torch.cat([(one[name] - other[name]).flatten().double() for name in one] or [torch.zeros(1)])
+    added = float(apart[apart != 0].square().mean().div(2).sqrt()) if bool((apart != 0).any()) else 0.0
     if math.isfinite(added) and not said / NOISE_FACTOR <= added <= said * NOISE_FACTOR:
         raise DefenseError(
-            f"{whose} announces noise of standard deviation {said:.4g}, and adds {added:.4g} to every number of a "
-            "gradient of zeros, on average. Let noise_std be what protect adds, since attacks count with it."
+            f"{whose} announces noise of standard deviation {said:.4g}; two draws of what it sends of one gradient "
+            f"differ as if it were {added:.4g}. Let noise_std be what protect adds, from its generator, since attacks "
+            "count with it."
         )
     return float(said)
 
