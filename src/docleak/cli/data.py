@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from docleak.cli.output import counter, emit, working_in
+
+if TYPE_CHECKING:
+    from docleak.documents.page import Page
 
 app = typer.Typer(help="Pages: formats, synthetic invoices, pictures of pages with their boxes.", no_args_is_help=True)
 
@@ -175,6 +178,13 @@ def _now_and_then(report: Callable[[int, int, str], None]) -> Callable[[int, int
     return told
 
 
+def _counted(pages: Sequence[Page], report: Callable[[int, int, str], None]) -> Iterator[Page]:
+    """The pages, each told to ``report`` when the next one is asked for."""
+    for number, page in enumerate(pages, start=1):
+        yield page
+        report(number, len(pages), page.name)
+
+
 @app.command()
 def convert(
     documents: Annotated[str, typer.Argument(help="FORMAT:PATH or PATH of pages to read, or pdf:FOLDER.")],
@@ -203,8 +213,8 @@ def convert(
         _convert_pdfs(pdfs, out, values, public, dpi, text_from, ocr, count, json_output=json_output)
         return
     pages = load_pages(documents, count=count, seed=0, image_root=image_root)
-    with working_in(out, whole=True, resumes=False):
-        directory = save(pages, out)
+    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
+        directory = save(_counted(pages, _now_and_then(report)), out)
     emit(
         {"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
         json_output=json_output,
