@@ -103,7 +103,7 @@ def test_adapters_are_recorded_with_a_folder_that_loads(folder: Path, tmp_path: 
 
 
 def test_two_folders_of_adapters_say_which_model_was_trained(folder: Path, tmp_path: Path) -> None:
-    """As peft's save_pretrained writes them, before and after; a whole state beside the base alone says what to pass."""
+    """As peft's save_pretrained writes them; a whole state beside the base alone says what to pass."""
     peft = pytest.importorskip("peft")
     tokenizer, pages = AutoTokenizer.from_pretrained(str(folder / "model")), list(docleak.load_pages(folder / "pages"))
     model = peft.get_peft_model(network(folder), peft.LoraConfig(r=2, target_modules=["query", "value"]))

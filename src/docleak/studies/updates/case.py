@@ -276,8 +276,10 @@ def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
     if lacking:
         advice = "Pass the --model that was trained; arrays must have its parameters' names."
         if any("lora_" in name for name in start) and not any("lora_" in name for name in named):
-            advice = ("Those are of a model with adapters (LoRA), and this one has none. Pass as --model the folder that "
-                      "peft wrote, with adapter_config.json.")  # fmt: skip
+            advice = (
+                "Those are of a model with adapters (LoRA), and this one has none. Pass as --model the folder that "
+                "peft wrote, with adapter_config.json."
+            )
         raise FederationError(
             f"{update.name}: the weights sent lack {len(lacking)} of the {len(named)} parameters of {model.name!r}, "
             f"first {lacking[0]!r}; they hold {', '.join(sorted(start)[:3])} ... {advice}"

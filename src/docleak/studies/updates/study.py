@@ -124,8 +124,8 @@ class UpdatesStudy(Study[UpdatesConfig]):
         first = self.chosen[0]
         if not self.trained:
             raise FederationError(
-                f"{first.name}: nothing says which model was trained. Pass --model: its folder or hub name; of adapters "
-                "(LoRA) the folder that peft wrote, with adapter_config.json."
+                f"{first.name}: nothing says which model was trained. Pass --model: its folder or hub name; of "
+                "adapters (LoRA) the folder that peft wrote, with adapter_config.json."
             )
         return load_model(self.trained, device=self.device)
 
