@@ -41,7 +41,7 @@ Statements marked "(ours)", and all of tables whose heading says "docleak's own 
 **To decide** is what an open statement would take, reckoned from its own numbers: as many parts (documents, pairs,
 providers) as its interval needs to leave the line, and the time that so many more would take in its rows, by what
 theirs took. It assumes that the difference that was seen is the true one; half of the time it is smaller, and takes
-more. FeDocVQA's data sets here have 68 test documents, so that more of those need other data.
+more. FeDocVQA's tables take 68 test documents of the 414 that are here ("all"): more than those need other data.
 """
 
 

@@ -22,13 +22,12 @@ from docleak.models import DocumentModel
 from docleak.registry import Given
 from docleak.runs.run import Run
 from docleak.studies.answers.config import Release
-from docleak.studies.given import configured, given_model, given_pages
+from docleak.studies.given import configured, given_model, given_pages, silos_of
 from docleak.studies.gradient.config import GradientConfig
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.identity import data_hash
 from docleak.studies.kinds import STUDIES
 from docleak.studies.registry import load_study
-from docleak.studies.training.given import silos_of
 
 MODEL = "layoutlmv3-start"
 

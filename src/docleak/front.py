@@ -27,7 +27,7 @@ from docleak.models.loading import size_of
 from docleak.registry import Choice, Given, Registry
 from docleak.report.table import Table
 from docleak.studies.engine import Silence, carry_out
-from docleak.studies.given import AnyPath, Model, Pages, configured, given_model, settings_of, with_pages
+from docleak.studies.given import AnyPath, Model, Pages, configured, given_model, settings_of, silos_of, with_pages
 from docleak.studies.gradient.config import with_closed_form
 from docleak.studies.registry import load_study, remember, require_whole
 from docleak.studies.results import Results
@@ -150,7 +150,6 @@ def train(
     each other, and a run of something else.
     """
     from docleak.runs.claim import claimed
-    from docleak.studies.training.given import silos_of
     from docleak.studies.training.rounds import draw_curves
     from docleak.training.federated.training import Training
     from docleak.training.federated.training import train as train_rounds

@@ -17,7 +17,7 @@ from PIL import Image
 from docleak.documents.folder import load
 from docleak.errors import DocleakError, RunError
 from docleak.files import write_png
-from docleak.studies.benchmark import leaderboard
+from docleak.studies.benchmark import scoring
 from docleak.studies.benchmark.entering import enter
 from docleak.studies.benchmark.export import export
 from docleak.studies.benchmark.files import ABOUT, MANIFEST, opened
@@ -201,17 +201,17 @@ def test_the_key_of_another_edition_is_refused(made: tuple[Path, Path], tmp_path
 def test_the_leaderboard_keeps_one_row_of_a_name(made: tuple[Path, Path], entered: Path, tmp_path: Path) -> None:
     benchmark, file = opened(made[0]), tmp_path / "board.json"
     given = read_answers(entered, benchmark)
-    row = leaderboard.row_of(given, score(benchmark, given, read_key(made[1], benchmark), None), "none")
-    leaderboard.enlisted(file, benchmark, row)
-    board = leaderboard.enlisted(file, benchmark, {**row, "about": "again"})
+    row = scoring.row_of(given, score(benchmark, given, read_key(made[1], benchmark), None), "none")
+    scoring.enlisted(file, benchmark, row)
+    board = scoring.enlisted(file, benchmark, {**row, "about": "again"})
     assert [one["about"] for one in board["rows"]] == ["again"]
     page = file.with_suffix(".md").read_text()
     assert benchmark.edition in page and "docleak closed-form" in page and "seed private" in page
     with pytest.raises(RunError, match="Use one engine"):
-        leaderboard.enlisted(file, benchmark, {**row, "name": "x", "ocr": "other"})
+        scoring.enlisted(file, benchmark, {**row, "name": "x", "ocr": "other"})
     file.write_text(file.read_text().replace(benchmark.edition, "0" * 16))
     with pytest.raises(RunError, match="is of edition 0000000000000000"):
-        leaderboard.enlisted(file, benchmark, row)
+        scoring.enlisted(file, benchmark, row)
 
 
 BOARD = Path(__file__).parents[2] / "docs" / "results" / "leaderboard.json"
@@ -219,7 +219,7 @@ BOARD = Path(__file__).parents[2] / "docs" / "results" / "leaderboard.json"
 
 def test_the_committed_leaderboard_is_of_the_committed_numbers() -> None:
     board = json.loads(BOARD.read_text())
-    assert BOARD.with_suffix(".md").read_text() == leaderboard.as_page(board)
+    assert BOARD.with_suffix(".md").read_text() == scoring.as_page(board)
     assert board["benchmark"]["version"] == VERSION and board["benchmark"]["seed"] == 0
     assert board["benchmark"]["tracks"] == {track.name: track.about for track in TRACKS}
 

@@ -21,8 +21,7 @@ from docleak.registry import importing_nothing
 from docleak.report.page import Reading
 from docleak.runs.run import Run
 from docleak.studies import registry
-from docleak.studies.gradient.comparison import DefenceConfig
-from docleak.studies.gradient.config import GradientConfig
+from docleak.studies.gradient.config import DefenceConfig, GradientConfig
 from docleak.studies.kinds import STUDIES
 from docleak.studies.study import Study, plain
 

@@ -13,11 +13,9 @@ import docleak
 from docleak.cli import benchmark, data, deploy, models
 from docleak.cli.attack import AttackGroup, DefendCommand
 from docleak.cli.audit import AuditGroup
-from docleak.cli.budget import budget
 from docleak.cli.guard import Guarded
-from docleak.cli.inspecting import guard
 from docleak.cli.output import emit
-from docleak.cli.plan import plan
+from docleak.cli.plan import budget, guard, plan
 from docleak.cli.report import check, compare, report, schema
 from docleak.cli.reproduce import reproduce
 from docleak.cli.studies import PANEL

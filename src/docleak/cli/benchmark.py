@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit
+from docleak.cli.output import Json, counter, emit
 from docleak.errors import RunError
 
 app = typer.Typer(help="A frozen benchmark in files, for attacks of any framework.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Folder = Annotated[Path, typer.Argument(help="The benchmark's folder.")]
 Answers = Annotated[Path, typer.Argument(help="The entry's folder: entry.json, and a folder for each case.")]
 Key = Annotated[Path | None, typer.Option(help="Folder of the key; without it FOLDER.key.")]
@@ -95,9 +94,8 @@ def score(
 ) -> None:
     """Hold answers against the key; files that were changed, or answer another edition, are refused."""
     from docleak.metrics import load_engine
-    from docleak.studies.benchmark import leaderboard as board
     from docleak.studies.benchmark.files import opened
-    from docleak.studies.benchmark.scoring import read_answers, read_key
+    from docleak.studies.benchmark.scoring import enlisted, read_answers, read_key, row_of, table_of
     from docleak.studies.benchmark.scoring import score as measure
 
     if leaderboard is not None and leaderboard.suffix != ".json":
@@ -106,9 +104,9 @@ def score(
     given, engine = read_answers(answers, benchmark), load_engine(ocr)
     scores = measure(benchmark, given, read_key(_key_of(folder, key), benchmark), engine,
                      missing_as_zero=missing_as_zero)  # fmt: skip
-    row = board.row_of(given, scores, f"{engine.name} {engine.version}")
+    row = row_of(given, scores, f"{engine.name} {engine.version}")
     if leaderboard is not None:
-        board.enlisted(leaderboard, benchmark, row)
-    tables = [board.table_of(track, about, [row]) for track, about in benchmark.about["tracks"].items()]
+        enlisted(leaderboard, benchmark, row)
+    tables = [table_of(track, about, [row]) for track, about in benchmark.about["tracks"].items()]
     said = "\n\n".join(f"{table.title}\n{table.to_text()}\n{table.caption}" for table in tables)
     emit(row, said, json_output=json_output)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit, working_in
+from docleak.cli.output import Json, counter, emit, working_in
 
 if TYPE_CHECKING:
     from docleak.documents.page import Page
@@ -22,8 +22,6 @@ app = typer.Typer(help="Pages: formats, synthetic invoices, pictures of pages wi
 
 #: Lines about values that the terminal shows; the file has all.
 MOST_TOLD = 20
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command(name="list")
@@ -84,20 +82,24 @@ def make(
             raise DocumentError("--width and --height are for pages without --partition. Leave them out.")
         from docleak.documents.loaders import SYNTHETIC
 
-        specs = documents or [SYNTHETIC]
-        _make_silos(out, specs, partition, by, seed, count, json_output=json_output)
+        _make_silos(out, documents or [SYNTHETIC], partition, by, seed, count, json_output=json_output)
         return
     if documents:
         raise DocumentError(
             "--documents needs --partition, --blue-red or --pdf; `docleak data convert` writes one folder."
         )
-    from docleak.documents.folder import save
     from docleak.documents.loaders import DEFAULT_SYNTHETIC_PAGES
     from docleak.documents.synthetic import make_pages
 
     pages = make_pages(DEFAULT_SYNTHETIC_PAGES if count is None else count, seed=seed, size=(width, height))
-    with working_in(out, whole=True, resumes=False):
-        directory = save(pages, out)
+    _save(pages, out, json_output=json_output)
+
+
+def _save(pages: Sequence[Page], out: Path, *, json_output: bool) -> None:
+    from docleak.documents.folder import save
+
+    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
+        directory = save(_counted(pages, _now_and_then(report)), out)
     emit({"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
          json_output=json_output)  # fmt: skip
 
@@ -205,20 +207,13 @@ def convert(
     json_output: Json = False,
 ) -> None:
     """Convert any format docleak reads, or PDFs, into the folder format (PNG and pages.jsonl)."""
-    from docleak.documents.folder import save
     from docleak.documents.loaders import load_pages, pdfs_of
 
     pdfs = pdfs_of(documents)
     if pdfs is not None:
         _convert_pdfs(pdfs, out, values, public, dpi, text_from, ocr, count, json_output=json_output)
         return
-    pages = load_pages(documents, count=count, seed=0, image_root=image_root)
-    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
-        directory = save(_counted(pages, _now_and_then(report)), out)
-    emit(
-        {"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
-        json_output=json_output,
-    )  # fmt: skip
+    _save(load_pages(documents, count=count, seed=0, image_root=image_root), out, json_output=json_output)
 
 
 def _convert_pdfs(

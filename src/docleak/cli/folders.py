@@ -1,12 +1,14 @@
-"""Whose a folder is: a command that writes into a folder of another kind of run is refused before it begins."""
+"""What options name to be written, refused before anything is computed where it would take another's place: folders of
+another kind of run, and files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from docleak.errors import RunError
+from docleak.files import require_place
 
 #: File that tells what a folder is -> what wrote it.
 MARKS = {
@@ -37,6 +39,20 @@ OWN = {
 }
 #: Other commands whose --out is a file.
 FILES = ("data inspect", "models attention")
+#: Option -> endings that its file may have, the usual one first.
+ENDINGS = {
+    "--markdown": (".md", ".markdown", ".txt"),
+    "--model-card": (".md",),
+    "--junit": (".xml",),
+    "--sarif": (".sarif", ".json"),
+    "--units": (".csv", ".parquet"),
+    "--plot": (".png",),
+}
+#: What commands write into folders of their own ends in these; folders of models take files of others.
+WRITTEN = (".json", ".png")
+OWNERS = {mark: who for mark, who in MARKS.items() if mark not in ("config.json", "docleak.json", "ca.crt")}
+#: Folders above a file that may be its run's: RUN/units/UNIT/unit.json.
+DEPTH = 3
 
 
 def refuse_foreign(command: str, values: Mapping[str, Any]) -> None:
@@ -51,3 +67,38 @@ def refuse_foreign(command: str, values: Mapping[str, Any]) -> None:
             f"{out} was written by {MARKS[there[0]]} ({there[0]} is there); this command would write something else "
             "into it. Pass another --out, or delete the folder."
         )
+
+
+def refuse_places(command: str, values: Mapping[str, Any]) -> None:
+    """RunError for a file that ends in something else than its option's, is named by another option, too, lies where
+    none can be written, or is part of a run or a data set. ``values`` are the command's options."""
+    outputs = dict(_outputs(command, values))
+    others = [(name, path) for name, value in values.items() if name not in outputs for path in _paths(value)]
+    for name, file in outputs.items():
+        if file.exists() and not file.is_file() and not file.is_dir():
+            continue  # a device or a pipe
+        endings = ENDINGS.get(name, (".png",))
+        if file.suffix.lower() not in endings:
+            raise RunError(f"{name} is {file}; expected a file that ends in {' or '.join(endings)}.")
+        for other, path in (*others, *((other, path) for other, path in outputs.items() if other != name)):
+            if path.resolve() == file.resolve():
+                raise RunError(f"{name} and {other} are the same file, {file}. Name another for {name}.")
+        folders = list(file.absolute().parents)[:DEPTH]
+        owners = [mark for folder in folders for mark in OWNERS if (folder / mark).is_file()]
+        if owners and file.is_file() and file.suffix.lower() in WRITTEN:
+            raise RunError(
+                f"{name} is {file}, which is there, in a folder of {OWNERS[owners[0]]} ({owners[0]} is in it): it "
+                "would take its place. Name another file."
+            )
+        require_place(file)
+
+
+def _outputs(command: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    for name, value in values.items():
+        if isinstance(value, Path) and (name in ENDINGS or (name == "--out" and command in FILES)):
+            yield name, value
+
+
+def _paths(value: object) -> list[Path]:
+    given = value if isinstance(value, list | tuple) else [value]
+    return [one for one in given if isinstance(one, Path)]

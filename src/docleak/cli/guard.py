@@ -18,10 +18,9 @@ import click
 from click.core import ParameterSource
 from typer.core import TyperGroup
 
-from docleak.cli.folders import refuse_foreign
+from docleak.cli.folders import refuse_foreign, refuse_places
 from docleak.cli.modes import refuse_unused
 from docleak.cli.output import fail, note
-from docleak.cli.outputs import refuse_places
 from docleak.cli.ranges import range_of
 from docleak.documents.ranges import Range, check_range
 from docleak.errors import DocleakError, DocumentError

@@ -10,11 +10,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from docleak.cli.output import emit, working_in
+from docleak.cli.output import Json, emit, working_in
 
 app = typer.Typer(help="Shipped checkpoints and how they are made.", no_args_is_help=True)
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command(name="list")

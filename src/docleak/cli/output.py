@@ -8,9 +8,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
+
+import typer
 
 from docleak.documents.visible import visible
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:

@@ -1,20 +1,120 @@
-"""``docleak plan``: which channels of a planned training are open to its server."""
+"""Before a training: ``docleak budget``, what privacy costs, ``docleak plan``, which channels are open to its server,
+and ``docleak guard``, whether the model that one is asked to train may be one that is made to leak."""
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from click.core import ParameterSource
 
-from docleak.cli.output import emit
+from docleak.cli.output import Json, emit
 from docleak.errors import PrivacyError
 from docleak.options import said_idle
 from docleak.privacy.channels import ASSUMES, HOLDS_FOR, Shape, as_text
 from docleak.privacy.channels import plan as planned
+from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, choice, probability
 
+#: What is planned where nothing is said: the centralised training of Tito et al. (2024).
+EPSILON, ROUNDS, RATE = 8.0, 10, "1000/4149"
 DEFAULT = Shape()
+
+
+def budget(
+    epsilon: Annotated[float | None, typer.Option(help="The budget: how much one provider may be given away.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Noise multiplier: noise over clip norm, in the sum.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
+    delta: Annotated[float, typer.Option(help="Probability that epsilon does not hold; far below 1/providers.")] = 1e-5,
+    rate: Annotated[str, typer.Option(help="Probability that a provider is drawn in a round, such as 0.2 or 50/340; "
+                                      "within its client, where clients are drawn.")] = RATE,
+    client_rate: Annotated[str, typer.Option(help="Probability that a client is drawn in a round; 1: all take part.")]
+    = "1",
+    unit: Annotated[str, typer.Option(help="Whose presence is hidden: provider, document, client, record.")]
+    = "provider",
+    units: Annotated[int, typer.Option(help="How many of them there are, to judge delta; 0: do not judge.")] = 0,
+    relation: Annotated[str, typer.Option(help="What neighbours differ in: add-or-remove-one, replace-one.")]
+    = "add-or-remove-one",
+    accountant: Annotated[str, typer.Option(help="pld (the reference), prv (as in the paper), rdp.")] = "pld",
+    published: Annotated[bool, typer.Option("--published", help="Count drawn clients as the paper does: as if every "
+                                            "provider were drawn on its own. No bound.")] = False,
+    phases: Annotated[str | None, typer.Option(help="Plan several trainings of one model together: NAME:ROUNDS or "
+                                        "NAME:ROUNDS:RATE, separated by commas.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw epsilon over the rounds into this PNG.")] = None,
+    json_output: Json = False,
+) -> None:  # fmt: skip
+    """Plan a private training: give two of --epsilon, --noise and --rounds, and get the third.
+
+    Without any of them: the noise for epsilon 8 over 10 rounds, as in the paper's centralised training.
+
+    What noise for epsilon 4?   docleak budget --epsilon 4 --rounds 10 --rate 0.2
+
+    What epsilon?               docleak budget --noise 0.9 --rounds 10 --rate 0.2
+
+    How many rounds?            docleak budget --noise 0.9 --epsilon 8 --rate 0.2
+
+    Two trainings in one?       docleak budget --epsilon 8 --phases pretraining:5,finetuning:10:0.5
+    """
+    from docleak.privacy.budget import beside, delta_warning
+    from docleak.privacy.planning import answer, as_json, as_text, curves_of, together
+    from docleak.privacy.second import Accountant
+
+    _check_plot(plot)
+    kind = choice(Unit, unit, what="unit")
+    if published and probability(client_rate, what="client rate") == 1:
+        raise PrivacyError(
+            "--published counts clients that are drawn whole; give --client-rate below 1, or leave it out."
+        )
+    mechanism = Mechanism(
+        noise_multiplier=1.0 if noise is None else noise,
+        rounds=ROUNDS if rounds is None else rounds,
+        unit_rate=1.0 if kind is Unit.CLIENT and rate == RATE else probability(rate, what="rate"),
+        client_rate=probability(client_rate, what="client rate"),
+        unit=kind,
+        relation=choice(Relation, relation, what="relation"),
+        participation=Participation.HIDDEN if published else Participation.KNOWN,
+    )
+    warning = delta_warning(delta, units, unit) if units else ""
+    if warning:
+        print(f"Warning: {warning}", file=sys.stderr)
+    if phases is not None:
+        if not phases.strip():
+            raise PrivacyError("--phases is empty; expected NAME:ROUNDS or NAME:ROUNDS:RATE, or no --phases.")
+        if rounds is not None or plot is not None or rate != RATE or accountant != "pld":
+            raise PrivacyError("--phases says rounds and rate, and is counted by pld; leave out what it says.")
+        plan, said = together(phases, mechanism, epsilon, noise, delta)
+        emit({**plan, "warning": warning}, said, json_output=json_output)
+        return
+    asked = _asked(epsilon, noise, rounds)
+    counted = choice(Accountant, accountant, what="accountant")
+    claim = answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
+    if plot is not None:
+        from docleak.files import reported, write_atomically
+        from docleak.report.pictures import budget_curves
+
+        curves = {name: [(p.mechanism.rounds, p.epsilon) for p in points] for name, points in curves_of(claim).items()}
+        target, label = (claim.mechanism.rounds, claim.epsilon), f"epsilon per {unit}, delta {claim.delta:.3g}"
+        with reported(plot):
+            write_atomically(plot, budget_curves(curves, target, label, claim.sentence()))
+    others = beside(claim) if math.isfinite(claim.epsilon) else []
+    emit(as_json(asked, claim, others, warning, plot), as_text(asked, claim, others, plot), json_output=json_output)
+
+
+def _check_plot(plot: Path | None) -> None:
+    if plot is not None and not plot.parent.is_dir():
+        raise PrivacyError(f"the plot would be in {str(plot.parent)!r}, and there is no such folder. Make it first.")
+
+
+def _asked(epsilon: float | None, noise: float | None, rounds: int | None) -> str:
+    """Which of the three is wanted: the one that was not given; noise, if that leaves a choice."""
+    if epsilon is not None and noise is not None and rounds is not None:
+        raise PrivacyError("epsilon, noise and rounds are all given; leave out the one to be computed.")
+    if noise is None:
+        return "noise"
+    return "epsilon" if epsilon is None else "rounds"
 
 
 def plan(
@@ -44,7 +144,7 @@ def plan(
     optimiser: Annotated[str, typer.Option(help="sgd or adamw.")] = DEFAULT.optimiser,
     precision: Annotated[str, typer.Option(help="What updates are sent in: float32 or bfloat16.")] = DEFAULT.precision,
     aggregation: Annotated[str, typer.Option(help="plain, secure or dp.")] = DEFAULT.aggregation,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_output: Json = False,
 ) -> None:  # fmt: skip
     """Say before a training which channels are open to its server: words, pages, pictures.
 
@@ -88,3 +188,34 @@ def _refuse_idle(context: typer.Context, shape: Shape) -> None:
         idle = [f"--{name.replace('_', '-')}" for name in names if _said(context, name)]
         if idle and not met:
             raise PrivacyError(said_idle(idle, what))
+
+
+def guard(
+    model: Annotated[str, typer.Argument(help="The model that the silo is asked to train: shipped name, directory or "
+                                         "hub name.", show_default=False)],
+    last: Annotated[str, typer.Option(help="The model before it, which the silo trained last, or knows.")] = "",
+    documents: Annotated[str, typer.Option(help="Pages of the silo's own, to see what a gradient shows: synthetic, "
+                                           "a folder, or FORMAT:PATH.")] = "synthetic",
+    pages: Annotated[int, typer.Option(help="How many of them to try.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of synthetic pages.")] = 0,
+    json_output: Json = False,
+) -> None:  # fmt: skip
+    """Inspect a model before training it for somebody else: may it be one that is made to leak?
+
+    Exit code 1 where it is refused, with the reasons. What passes is not proven harmless: see docs/guard.md.
+
+    Before the first round   docleak guard sent-by-server --documents my-pages
+
+    Later                    docleak guard round-7 --last round-6 --documents my-pages
+    """
+    from docleak.documents.loaders import load_pages
+    from docleak.training.guard.checkpoint import opinion_on
+
+    client = load_pages(documents, count=pages, seed=seed)
+    opinion = opinion_on(model, client, last=last, examples=pages)
+    lines = [f"{sign.name:9} {sign.value:10.4g}  {sign.where}" for sign in opinion.signs]
+    said = "Guard: refused." if opinion.refused else "Guard: nothing speaks against it that is looked for."
+    emit(opinion.to_json(), "\n".join([said, "", *lines]), json_output=json_output)
+    if json_output and opinion.refused:  # the object is printed: a second one with the error would make it unreadable
+        raise typer.Exit(1)
+    opinion.require()

@@ -65,24 +65,18 @@ class Work:
         of_study = [
             parameter(name, one, self.preset.get(one.path, one.default)) for name, one in self.options().items()
         ]
-        run = [_option("out", "--out", Text(click.Path()), self.out, "Run directory; an interrupted run in it is "
-                       "continued.", RUN)]  # fmt: skip
-        run.append(_option("device", "--device", Text(click.STRING), "auto", "auto, cpu, cuda, cuda:1, mps.", RUN))
         workers = Bounded(click.INT, range_of("", "--workers") or Range(0, 1))
-        run.append(
-            _option(
-                "workers",
-                "--workers",
-                workers,
-                0,
-                "Worker processes, one thread each; 0: one per core, on a GPU one.",
-                RUN,
-            )
-        )
-        run.append(_option("cluster", "--cluster", Text(click.STRING), "", "Address of a Dask scheduler that shares "
-                           "this file system; its workers compute.", RUN))  # fmt: skip
-        run.append(TyperOption(param_decls=["json_output", "--json"], is_flag=True, default=False, rich_help_panel=RUN,
-                               help="Print one JSON object for machines; no progress bar."))  # fmt: skip
+        run = [
+            _option("out", "--out", Text(click.Path()), self.out,
+                    "Run directory; an interrupted run in it is continued.", RUN),
+            _option("device", "--device", Text(click.STRING), "auto", "auto, cpu, cuda, cuda:1, mps.", RUN),
+            _option("workers", "--workers", workers, 0,
+                    "Worker processes, one thread each; 0: one per core, on a GPU one.", RUN),
+            _option("cluster", "--cluster", Text(click.STRING), "",
+                    "Address of a Dask scheduler that shares this file system; its workers compute.", RUN),
+            TyperOption(param_decls=["json_output", "--json"], is_flag=True, default=False, rich_help_panel=RUN,
+                        help="Print one JSON object for machines; no progress bar."),
+        ]  # fmt: skip
         return sorted([*of_study, *run], key=lambda one: not isinstance(one, click.Argument))
 
     def given(self, context: click.Context) -> dict[str, Any]:

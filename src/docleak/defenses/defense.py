@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.view import Knowledge, type_said
+from docleak.attacks.asking import type_said
+from docleak.attacks.gradients.view import Knowledge
 from docleak.errors import DefenseError
 from docleak.models.base import DocumentModel, Encoded
 

@@ -15,6 +15,7 @@ from docleak.report.page import joined
 from docleak.report.severity import Overall
 from docleak.report.table import Column, Row, Table
 from docleak.studies.registry import read_runs, runs_at
+from docleak.studies.results import flat
 
 #: Characters of a setting that are shown.
 LENGTH = 160
@@ -123,17 +124,10 @@ def _matched(
 
 def _changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
     """Settings, weights, pages and builds that differ."""
-    ours, theirs = ({**_flat(one["config"]), **{f"hash of {k}": v for k, v in one.get("identity", {}).items()},
+    ours, theirs = ({**flat(one["config"]), **{f"hash of {k}": v for k, v in one.get("identity", {}).items()},
                      "docleak": one["docleak"]} for one in (first, second))  # fmt: skip
     names = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
     return tuple((name, _shown(ours.get(name)), _shown(theirs.get(name))) for name in names)
-
-
-def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
-    return flat
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""What Python gives a study: models and pages as objects, settings as keywords.
+"""What Python gives a study or a training: models and pages as objects, settings as keywords; silos by number, folder,
+name or pages.
 
 An object goes by a name with a hash of what it holds, which brings the object along.
 A configuration keeps that name (``registry.Given``): it travels to worker processes with its object, ``load_model``
@@ -11,22 +12,29 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import partial
+from numbers import Integral
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
 from docleak import spec
+from docleak.documents.folder import load, save
+from docleak.documents.loaders import SYNTHETIC, load_pages, page_source, page_specs
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
+from docleak.documents.ranges import PATH, SOME, check_kind, check_whole, short
 from docleak.documents.scale import unit_boxes
 from docleak.documents.typed import typed
-from docleak.errors import DocleakError, DocumentError, ModelError
+from docleak.errors import DocleakError, DocumentError, FederationError, ModelError, RunError
 from docleak.models import DocumentModel, trainable
 from docleak.models.base import require_auditable
 from docleak.registry import Given
 from docleak.runs.content import describe
 from docleak.studies.identity import data_hash, weights_hash
+from docleak.training.federated.silo_folders import find_silos, is_silo, one_silo, synthetic_silos
 
 T = TypeVar("T")
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -44,6 +52,8 @@ INSTEAD = {
     "training": "Give them to docleak.train.",
     "trainings": "Give documents, the names of data sets (a folder, FORMAT:PATH or 'synthetic').",
 }
+#: What silos are given as.
+SILOS = "how many to make, a folder of them, or a mapping of their names to folders or pages"
 #: Members of DocumentModel that every study uses.
 NEEDED = ("architecture", "name", "module", "image_size", "drawn", "fit", "encode", "loss", "stage")
 
@@ -155,3 +165,60 @@ def _inside(field: Any) -> tuple[str, ...]:
 
 def _default(field: Any) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def silos_of(
+    silos: int | AnyPath | Mapping[str, Pages] | None, pages: Pages | None, documents: int | None, made: Path, *,
+    seed: int,
+) -> Callable[[], Mapping[str, Path]]:  # fmt: skip
+    """Finds or makes the silos' folders, new ones in ``made``, once the run is open."""
+    if documents is not None:
+        documents = check_whole("documents", documents, SOME, FederationError)
+        if not isinstance(silos, Integral | None) or pages not in (None, SYNTHETIC):
+            raise FederationError(f"documents={documents} is how many to make, and pages are given. Leave it out.")
+    number = 240 if documents is None else documents
+    if isinstance(silos, Mapping):
+        if not silos:
+            raise FederationError(f"silos is an empty mapping; expected {SILOS}.")
+        folders = {name: _silo(name, held, made, seed=seed) for name, held in silos.items()}
+        return lambda: {name: written() for name, written in folders.items()}
+    if isinstance(silos, str | os.PathLike):
+        return lambda: find_silos(Path(silos).expanduser())
+    if silos is not None:
+        check_kind("silos", silos, Integral | PATH, SILOS, FederationError)
+        check_whole("silos", silos, SOME, FederationError)
+    if pages is None:
+        return lambda: synthetic_silos(made, 3 if silos is None else int(silos), number, seed=seed)
+    if isinstance(pages, str | os.PathLike):
+        count = number if pages == SYNTHETIC else 0
+        return lambda: one_silo(os.fspath(pages), count, made, seed=seed)
+    given = checked_pages(pages)
+    return lambda: {"pages": _written(given, made / "pages")}
+
+
+def _silo(name: str, held: Pages, made: Path, *, seed: int) -> Callable[[], Path]:
+    """Finds or makes the folder of one silo; what it holds is looked at here."""
+    if not isinstance(name, str) or name == ".." or Path(name).name != name:
+        raise FederationError(f"a silo is called {short(name)}; expected a name, which is no path.")
+    if not isinstance(held, str | os.PathLike):
+        return partial(_written, checked_pages(held), made / name)
+    text = os.fspath(held)
+    if is_silo(folder := Path(text).expanduser()):
+        return lambda: folder
+    for part in page_specs(text):
+        if part == SYNTHETIC:
+            raise FederationError(
+                f"silo {name!r} is {SYNTHETIC!r}; expected its folder, FORMAT:PATH or pages. Synthetic silos are made "
+                "by their number: silos=3."
+            )
+        page_source(part)  # refuses what is not there
+    return lambda: _written(load_pages(text, seed=seed), made / name)
+
+
+def _written(pages: Sequence[Page], folder: Path) -> Path:
+    """The folder with the pages written to it; RunError where others are there."""
+    if not folder.exists():
+        return save(pages, folder)
+    if data_hash(load(folder)) != data_hash(pages):
+        raise RunError(f"{folder} holds other pages than those given now. Pass another out, or delete the directory.")
+    return folder

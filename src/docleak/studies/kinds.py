@@ -68,7 +68,7 @@ STUDIES: dict[str, Kind] = {
     ),
     "defences": Kind(
         "docleak.studies.gradient.defences:DefenceStudy",
-        "docleak.studies.gradient.comparison:DefenceConfig",
+        "docleak.studies.gradient.config:DefenceConfig",
         "What each defence leaves of the leak, and what it costs: the same attack under each, the model trained under "
         "each.",
     ),

@@ -48,7 +48,7 @@ class Results:
         import pandas
 
         rows = [
-            {"run": str(run.path), "kind": run.kind, "unit": record["unit"]} | _flat(record)
+            {"run": str(run.path), "kind": run.kind, "unit": record["unit"]} | _told(record)
             for run in runs_at(self.paths)
             for record in run.units()
         ]
@@ -124,18 +124,21 @@ def table_file(path: Path) -> str:
     return kind
 
 
+def _told(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers, texts and truth values of a unit's record."""
+    told = flat({key: value for key, value in record.items() if key not in ("images", "unit")})
+    return {name: value for name, value in told.items() if not isinstance(value, list)}
+
+
 def _only(paths: Sequence[Path]) -> Path:
     if len(paths) != 1:
         raise RunError(f"{len(paths)} runs have pictures of their own; load them one by one.")
     return paths[0]
 
 
-def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Numbers, texts and truth values of a record; what is inside another as ``outer.inner``."""
-    flat: dict[str, Any] = {}
+def flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """A record without records inside it: what is inside another is ``outer.inner``."""
+    values: dict[str, Any] = {}
     for key, value in record.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{before}{key}.") if f"{before}{key}" != "images" else {}
-        elif not isinstance(value, list) and f"{before}{key}" != "unit":
-            flat[f"{before}{key}"] = value
-    return flat
+        values |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return values

@@ -11,7 +11,7 @@ import pytest
 from docleak.errors import AttackError
 from docleak.recipes import find_recipe
 from docleak.recipes.rows import reproduce, rows_of, write_table
-from docleak.studies.adapters.config import AdapterConfig
+from docleak.studies.adapters.rounds import AdapterConfig
 from docleak.studies.adapters.study import AdapterStudy
 from docleak.studies.engine import carry_out
 from docleak.studies.registry import read_runs

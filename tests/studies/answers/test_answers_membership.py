@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from docleak.attacks.answers.attack import MembershipAttack, only
+from docleak.attacks.answers.attack import MembershipAttack, ProvidersView, only
+from docleak.attacks.answers.documents import Asked, DocumentAttack
 from docleak.attacks.answers.features import FeatureTable, Reply, provider_features
+from docleak.attacks.answers.membership import Guess
 from docleak.attacks.registries import ANSWERS
 from docleak.errors import AttackError
 from docleak.privacy.empirical import COINS, INDEPENDENT
+from docleak.studies.answers.config import AnswersConfig, Release
+from docleak.studies.answers.documents import score
 from docleak.studies.answers.membership import guessed, measure, measured_epsilon, without_public
 
 SEEDS = range(5)
@@ -162,3 +167,43 @@ def test_only_fair_coins_make_a_proof(coins: float) -> None:
     assert (bound.assumes == COINS) is (coins == 0.5)
     assert bound.assumes.startswith(INDEPENDENT) is (coins != 0.5)
     assert ("ranks of them" in bound.evidence) is (coins != 0.5)
+
+
+@pytest.mark.parametrize(
+    ("attacks", "said"),
+    [
+        (("APK:known=0.1", "APK:known=0.3"), "two attacks on answers are called 'APK'"),
+        (("AZK", "AZK"), "two attacks on answers are called 'AZK'"),
+        (("AZK:groups=G9",), "groups G9"),
+        (("AZK:kind=apkk",), "kind is 'apkk'"),
+        (("APK:known=0",), "known is 0.0.*between 0 and 1"),
+        (("AZK:columns=acuracy",), "columns acuracy"),
+    ],
+)
+def test_attacks_that_would_be_lost_or_fail_later_are_refused_at_once(attacks: tuple[str, ...], said: str) -> None:
+    """Of two attacks of one name the first was lost; a wrong group was "too few providers to attack"."""
+    with pytest.raises(AttackError, match=said):
+        AnswersConfig((Release("a", "b"),), "x", attacks=attacks)
+
+
+def test_an_own_attack_that_gives_what_cannot_be_stops_the_measurement() -> None:
+    """It was "too few providers to attack", or counted on those that it named."""
+    target, public, members = case(0.6, 40, 0)
+
+    class Mine(MembershipAttack):
+        def run(self, view: ProvidersView, knowledge: Mapping[str, bool], *, seed: int) -> Guess:
+            sure = tuple(name for name in view.providers if members[name])[:3]
+            return Guess("mine", sure, np.ones(3), np.ones(3, dtype=bool))
+
+    table = provider_features(target, public)
+    for ask in (lambda: measure(table, members, Mine(), 0, seeds=SEEDS), lambda: guessed(table, members, [Mine()], 0)):
+        with pytest.raises(AttackError, match="providers are 3, 3 of them of the 34 that were asked about"):
+            ask()
+
+
+def test_a_score_of_documents_that_cannot_be_is_refused_by_name() -> None:
+    rows = [Asked(f"d{n}", "total", 0.5, 1.0, 0.1, 2) for n in range(4)]
+    for made, said in ((np.array([0.1, np.nan, 0, 1]), "1 of 4 scores are NaN"), ([1.0] * 4, "type list"),
+                       (np.ones(3), r"float64 and the shape \(3,\)")):  # fmt: skip
+        with pytest.raises(AttackError, match=rf"attack 'mine' returned scores that cannot be: .*{said}"):
+            score(DocumentAttack("mine", "a test's", "none", lambda asked, made=made: made), rows)

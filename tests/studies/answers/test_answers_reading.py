@@ -17,11 +17,13 @@ from docleak.privacy.empirical import COINS, LowerBound
 from docleak.privacy.lineage import PUBLIC, Lineage, Trained, claim_of
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
+from docleak.report.measure import MEMBERSHIP, MEMORY
 from docleak.report.severity import Severity
 from docleak.studies.answers import measures
 from docleak.studies.answers.config import AnswersConfig, Release
+from docleak.studies.answers.measured import compared_with, measures_of
 from docleak.studies.answers.measures import Bench
-from docleak.studies.answers.reading import chart, comparison
+from docleak.studies.answers.reading import _threat, chart, comparison
 from docleak.studies.answers.store import Bill, bill_of
 from docleak.studies.answers.study import AnswersStudy
 from docleak.studies.answers.verdict import confidence_of, headline_of, said_of, sentences, severity_of
@@ -47,8 +49,9 @@ def record(
     }  # fmt: skip
     member = found({"AZK": attack})
     return {
-        "label": "x", "control": False, "membership": {**member, "remarks": {"Measured": "x"}},
-        "bill": {"epsilon": None, "claim": ""},
+        "label": "x", "control": False,
+        "membership": {**member, "remarks": {"Measured": "x"}, "members": 20, "others": 20},
+        "bill": {"epsilon": None, "delta": None, "claim": ""},
         "gap": found({"": {"gap_acc": share(0.1, gap_low, 0.3), "gap_anls": share(0.1, gap_low, 0.3)}}),
         "memorisation": found({"provider_name": {**both, "gap_acc": share(0.05, memory_low, memory_high)}}), **more,
     }  # fmt: skip
@@ -85,6 +88,75 @@ def test_intervals_that_exclude_little_are_no_all_clear() -> None:
     assert not any("No all-clear" in line for line in sentences(record(-0.01, 0.45, -0.1)))
     assert not any("No all-clear" in line for line in sentences({**planted, "control": True}))
     assert not any("No all-clear" in line for line in sentences(record(0.01, 0.4, -0.1, memory_high=0.5)))
+
+
+def test_what_was_asked_for_and_not_measured_is_said_and_is_no_all_clear() -> None:
+    """A key that no document shows, and an attack that had too few providers, were left out without a word."""
+    clean = record(-0.01, 0.45, -0.1)
+    why = "no document of RED shows an answer to it"
+    memory = {**clean["memorisation"], "remarks": {"registration_id": why}}
+    lacking = {**clean, "memorisation": memory}
+    said = f"Not measured, and nothing is known of it: registration id: {why}."
+    assert said in sentences(lacking) and said in headline_of(lacking)
+    assert severity_of(lacking) == "untold" and said_of(lacking) == "Could not tell"
+    (gate,) = [one for one in measures_of(lacking) if "registration" in one.of]
+    assert gate.what == MEMORY and gate.estimate.value is None and gate.text == why
+    azk = clean["membership"]["numbers"]["AZK"]
+    failed = {**azk, "accuracy_s0": Estimate(None, why="share 0.15 is 0 of each.").to_json(),
+              "chance_s0": Estimate(None).to_json()}  # fmt: skip
+    for numbers, line in (
+        ({"AZK": azk, "APK": failed}, "the best of 2 attacks, AZK"),
+        ({"APK": failed}, "was not measured"),
+    ):
+        one = {**clean, "membership": {**clean["membership"], "numbers": numbers}}
+        lines = sentences(one)
+        assert "Not measured, and nothing is known of it: APK: share 0.15 is 0 of each." in lines
+        assert any(line in told for told in lines) and severity_of(one) == "untold"
+    assert "share 0.15 is 0 of each" in [m.text for m in measures_of(one) if m.what == MEMBERSHIP]
+    one["membership"]["numbers"] = {"AZK": failed, "APK": failed}
+    assert any("AZK, APK: share 0.15 is 0 of each." in line for line in sentences(one)), "one reason is said once"
+    not_asked = {"disclosure": {**found({}), "remarks": {"Not asked": "no public model"}}}
+    assert any("do not show them: no public model" in line for line in sentences({**clean, **not_asked}))
+    assert not any("nothing is known" in line for line in sentences(clean))
+
+
+def test_a_sentence_says_which_providers_and_which_key() -> None:
+    few = record(-0.01, 0.45, -0.1)
+    azk = {name.replace("_s0", "_s10"): number for name, number in few["membership"]["numbers"]["AZK"].items()}
+    few["membership"]["numbers"] = {"AZK": azk}
+    assert any("guesses about 20 providers with more than 10 questions" in line for line in sentences(few))
+    alone = sentences(record(-0.01, 0.45, -0.1))
+    assert any("Who took part: the attack, AZK, is right" in line for line in alone)
+    assert not any("with more than" in line or "not widened" in line for line in alone)
+    several = record(-0.01, 0.45, -0.1)
+    several["membership"]["numbers"]["APK"] = several["membership"]["numbers"]["AZK"]
+    assert any("is this attack's alone, not widened for the choice" in line for line in sentences(several))
+    two = record(0.01, 0.4, -0.1, label="without")
+    keys = two["memorisation"]["numbers"]
+    two["memorisation"]["numbers"] = {"provider_email": keys["provider_name"], "provider_name": keys["provider_name"]}
+    heads = [column.head for column in comparison([two]).columns.values()]
+    assert "Hidden provider email told of members" in heads
+    private = {**two, "label": "with", "bill": {"epsilon": 2.0, "delta": 1e-5, "claim": "x"}}
+    (line,) = compared_with(private, [two, private])
+    assert "memorisation (provider email) 5.0%" in line and "memorisation (provider name) 5.0%" in line
+
+
+def test_the_threat_model_names_what_the_attacks_of_the_run_know() -> None:
+    def threat(settings: dict[str, str], public: bool) -> dict[str, Any]:
+        numbers = {name: {"accuracy_s0": Estimate(0.6, 0.5, 0.7, 170, 20), "providers_s0": Estimate.exactly(40),
+                          "seeds_s0": Estimate.exactly(5)} for name in settings}  # fmt: skip
+        for of in numbers.values():
+            of |= {"epsilon_measured": Estimate.exactly(0.0)} if public else {}
+        attacks = {name: {"setting": setting} for name, setting in settings.items()}
+        return _threat({"membership": found(numbers, attacks=attacks)})
+
+    both = threat({"AZK": "ZK + U", "APK": "PK + S"}, public=True)
+    assert both["knows"][-1] == "APK: the public model, and of 6 of 40 providers whether they took part"
+    assert "public model" not in str(threat({"APK": "PK + S"}, public=False)), "nobody has one"
+    assert "of 6 of 40 providers" in str(threat({"APK": "ZK + S"}, public=False)["knows"])
+    alone = threat({"AZK": "ZK + U"}, public=True)
+    assert len(alone["knows"]) == 1 and alone["sees"] == ["answers"]
+    assert threat({"mine": "PK + S"}, public=False)["knows"][-1].startswith("mine: of 6 of 40 providers")
 
 
 def test_releases_are_drawn_the_same_twice() -> None:

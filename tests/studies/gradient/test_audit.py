@@ -32,8 +32,8 @@ from docleak.studies.gradient import models
 from docleak.studies.gradient.case import build_case, pages_for
 from docleak.studies.gradient.config import Exposure, GradientConfig, threat_model
 from docleak.studies.gradient.exposed import signed
+from docleak.studies.gradient.models import TrainingPages
 from docleak.studies.gradient.study import GradientStudy
-from docleak.studies.gradient.training import TrainingPages
 from docleak.studies.identity import data_hash, title_key, weights_hash
 from docleak.studies.registry import report_on
 from tests.small import small_donut

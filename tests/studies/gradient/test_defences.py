@@ -17,8 +17,7 @@ from docleak.runs.run import Run
 from docleak.studies.engine import carry_out
 from docleak.studies.gradient import choices, defences, utility
 from docleak.studies.gradient.choices import Choice, chart, choices_of
-from docleak.studies.gradient.comparison import DefenceConfig
-from docleak.studies.gradient.config import GradientConfig
+from docleak.studies.gradient.config import DefenceConfig, GradientConfig
 from docleak.studies.gradient.defences import DefenceStudy, most_exposed
 from docleak.studies.gradient.reading import DEFENCES
 from docleak.studies.gradient.study import GradientStudy

@@ -10,9 +10,8 @@ import torch
 
 from docleak.errors import AttackError
 from docleak.models.pair.aligner import one_hot
-from docleak.studies.pairs.client import Setting, set_up
+from docleak.studies.pairs.client import OracleAligner, Setting, set_up
 from docleak.studies.pairs.config import PairConfig
-from docleak.studies.pairs.oracle import OracleAligner
 
 CONFIG = PairConfig(count=12, public=3, image_size=(32, 16), oracle_error=0.0)
 

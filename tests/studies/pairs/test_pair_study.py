@@ -24,12 +24,11 @@ from docleak.recipes.rows import tables_of
 from docleak.report.page import Reading, joined
 from docleak.runs.run import Run
 from docleak.studies.engine import Silence, begin, carry_out
-from docleak.studies.pairs.case import PairCase, build_pair_case, self_tests
+from docleak.studies.pairs.case import PairCase, assign, build_pair_case, pictures_of, score_pairs, self_tests
 from docleak.studies.pairs.client import client_of, set_up
 from docleak.studies.pairs.config import PairConfig
 from docleak.studies.pairs.privacy import encodings_of
 from docleak.studies.pairs.reading import gain, verdict
-from docleak.studies.pairs.score import assign, pictures_of, score_pairs
 from docleak.studies.pairs.study import PairStudy
 from docleak.studies.registry import report_on
 from docleak.studies.study import TableRow

@@ -7,8 +7,8 @@ import pytest
 
 from docleak.studies.training.carrying import Point
 from docleak.studies.training.config import TrainingConfig
+from docleak.studies.training.scores import average, fluctuations, last_losses, swings, validated
 from docleak.studies.training.study import TrainingStudy
-from docleak.studies.training.validated import average, fluctuations, last_losses, swings, validated
 
 
 def point(number: int, source: str, losses: tuple[float, ...], *, trained: bool, phase: str = "finetuning") -> Point:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -207,6 +208,19 @@ def test_few_documents_that_exclude_little_allow_no_all_clear() -> None:
     assert measure.doubts == ("An improvement factor of 1.72 is not excluded (1: no better than public data).",)
 
 
+def test_nothing_read_on_three_documents_excludes_little() -> None:
+    """3 fields of 3 documents were "nothing found", and an improvement factor above 1.00 "excluded"; 0 of 3 allow 71 %,
+    and one whole reading more makes IpF 9."""
+    narrow = table(WRONG, WRONG, (0.96, 0.85, 1.0))
+    for documents, high, severity in ((3, 0.708, "untold"), (36, 0.0974, "none")):
+        read = {"perfect": Estimate(0.0, 0.0, high, documents, documents)}
+        part = verdict_of(replace(narrow, estimates={**narrow.estimates, **read}))
+        assert part.severity == severity
+    few = {"perfect": Estimate(0.0, 0.0, 0.708, 3, 3)}
+    said = verdict_of(replace(narrow, estimates={**narrow.estimates, **few})).sentence
+    assert "3 documents do not exclude that 71 % of such fields are read word for word" in said
+
+
 def test_copied_is_not_memorised() -> None:
     alone = " ".join(reasons(table(RIGHT, WRONG, (2.0, 1.5, 2.5)), NOWHERE, None, 2))
     common = " ".join(reasons(table(RIGHT, WRONG, (2.0, 1.5, 2.5)), COMMON, None, 2))
@@ -221,3 +235,17 @@ def test_curves_are_the_papers() -> None:
     assert values.tolist() == [float(at(p, perfect)) for p in shares] == [1.0, 0.5]
     assert points(both.baseline, 1)[1].tolist() == pytest.approx([1 / 3, 1 / 3])
     assert draw_curves(both) == draw_curves(both) and draw_curves(both).startswith(b"\x89PNG")
+
+
+def test_the_lead_names_the_attack_and_what_the_model_saw(played: Run, tmp_path: Path) -> None:
+    """Every attack was called CDMI, and a control's pages its training documents."""
+    assert "(CDMI) had the scrubbed page and the model's weights" in read_run(played, rng()).lead
+    copied = Path(shutil.copytree(played.path, tmp_path / "own"))
+    info = copied / "run.json"
+    run = Run(copied)
+    run.write_info("attack", "mine")
+    assert "The attack (mine) had" in read_run(run, rng()).lead
+    info.write_text(info.read_text().replace('"control": false', '"control": true'))
+    reading = read_run(Run(copied), rng())
+    assert "documents that the model never saw" in reading.lead and "training documents" not in reading.lead
+    assert reading.scope is not None and "never saw" in reading.scope.material

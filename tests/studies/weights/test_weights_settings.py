@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from docleak.attacks.weights import CdmiConfig
 from docleak.errors import AttackError, RecipeError
 from docleak.recipes import Recipe, Row, find_recipe, list_recipes
 from docleak.recipes.rows import rows_of
@@ -212,3 +214,26 @@ def test_controls_count_in_no_mean_beside_the_papers(tmp_path: Path) -> None:
     told = means([(row.name, row.study, None, 9.0 if row in controls else 1.25) for row in planned])
     assert len(controls) == 2 and told[0].name == "all rows"
     assert {level.printed for level in told} == {1.25}, "what the controls say is in none of them"
+
+
+@dataclass(frozen=True)
+class Blind(CdmiConfig):
+    """An own attack that is its own baseline."""
+
+    def baseline(self) -> Blind:
+        return self
+
+
+def test_an_attack_that_never_looks_at_the_target_finds_nothing_and_is_refused() -> None:
+    """Nothing found by it would be said of any weights."""
+    for attack in ("cdmi:weight=0", "cdmi-strong:weight=0", Blind(weight=0.4)):
+        with pytest.raises(AttackError, match="never looks at the target"):
+            WeightsConfig(task="ee-bio", attack=attack)  # type: ignore[arg-type]
+
+
+def test_settings_of_the_attack_that_a_task_does_not_read_are_refused() -> None:
+    """A target trained for mlm is read without weight and mean, which were taken and ignored."""
+    for idle in ("weight=0.6", "mean=arithmetic"):
+        with pytest.raises(AttackError, match=f"{idle.split('=')[0]} of attack cdmi .*loss is asked"):
+            WeightsConfig(attack=f"cdmi:{idle}")  # type: ignore[arg-type]
+        WeightsConfig(task="ee-spade", attack=f"cdmi:{idle}")  # type: ignore[arg-type]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from docleak.attacks.answers.features import GROUPS, FeatureTable
 from docleak.attacks.answers.membership import ApkConfig, AzkConfig, Guess, apk, azk, cls1, cls2, hard_vote
+from docleak.attacks.asking import called, checked, odd_scores, type_said
 from docleak.errors import AttackError
+
+EXPECTED = (
+    "a docleak.attacks.answers.membership.Guess: providers, all of view.providers, each once; scores, an array (P,) of "
+    "finite floats, and members, an array (P,) of bool, in their order"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +71,18 @@ class MembershipAttack:
     searched: int = 5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.known <= 1 or self.searched < 0:
+        if not 0 < self.known < 1 or self.searched < 0:
             raise AttackError(
-                f"known is {self.known} and searched {self.searched}; expected a share from 0 to 1, and 0 or more "
-                "forests."
+                f"known is {self.known} and searched {self.searched}; expected a share between 0 and 1, with some "
+                "providers told and others left to measure on, and 0 or more forests."
+            )
+        columns = [column for of in GROUPS.values() for column in of]
+        wrong = [*(set(self.groups) - set(GROUPS)), *(set(self.columns) - set(columns))]
+        if self.kind not in ("azk", "apk") or not self.groups or wrong:
+            raise AttackError(
+                f"kind is {self.kind!r}, groups {', '.join(self.groups) or '(none)'} and columns "
+                f"{', '.join(self.columns) or '(all)'}; expected azk or apk, some of {', '.join(GROUPS)}, and of "
+                f"{', '.join(columns)}."
             )
 
     @property
@@ -101,6 +116,29 @@ class MembershipAttack:
 
 AZK, APK = MembershipAttack(searched=0), MembershipAttack("apk", ("G1", "G2", "G3"), searched=0)
 AZK_VOTING, APK_VOTING = replace(AZK, votes=True), replace(APK, votes=True)
+
+
+def ask_who(attack: AnswersAttack, view: ProvidersView, knowledge: Mapping[str, bool], *, seed: int) -> Guess:
+    """What ``attack`` says of all the view's providers; it is given a copy of what it sees and knows.
+
+    OwnAttackError, which names the attack, for a ``run`` that cannot be called, and for what is no Guess or, of an
+    attack of one's own, none that can be: one that leaves out whom it is not sure of would be right too often.
+    """
+    guess = called(attack, deepcopy(view), dict(knowledge), expected="view, knowledge, *, seed", seed=seed)
+    return checked(attack, guess, Guess, _faults(guess, view.providers), EXPECTED)
+
+
+def _faults(guess: Any, asked: Sequence[str]) -> Iterator[str]:
+    named: object = guess.providers
+    if not isinstance(named, tuple | list):
+        yield f"providers is {type_said(named)}, no tuple of names"
+    elif sorted(map(str, named)) != sorted(asked):
+        known = set(named) & set(asked)
+        yield f"providers are {len(named)}, {len(known)} of them of the {len(asked)} that were asked about"
+    yield from odd_scores("scores", guess.scores, len(asked))
+    members: object = guess.members
+    if not isinstance(members, np.ndarray) or members.dtype != np.bool_ or members.shape != (len(asked),):
+        yield f"members is {type_said(members)}; expected an array of bool and the shape ({len(asked)},)"
 
 
 def only(table: FeatureTable, columns: Sequence[str]) -> FeatureTable:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 
 import torch
 from torch import Tensor
 
 from docleak.attacks.gradients.local_steps import ImitatedSteps
-from docleak.documents.ranges import short
 from docleak.errors import GradientError
 from docleak.models.base import DocumentModel, Encoded, trainable
 
@@ -170,11 +168,3 @@ def require_all(model: DocumentModel, gradient: Mapping[str, Tensor], allowed_mi
             f"the gradient lacks {len(missing)} of the model's parameters, first: {', '.join(missing[:5])}. "
             "Record all named parameters, or audit some stages with --stages."
         )
-
-
-def type_said(value: object) -> str:
-    """What somebody's own object gave, for messages: of a tensor type and shape, of a number or text itself."""
-    if isinstance(value, Tensor):
-        return f"a tensor of {str(value.dtype).removeprefix('torch.')} and the shape {tuple(value.shape)}"
-    simple = value is None or isinstance(value, Real | str)
-    return short(value) if simple else f"an object of the type {type(value).__name__}"

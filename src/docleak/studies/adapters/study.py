@@ -34,8 +34,7 @@ from docleak.report.page import Reading
 from docleak.report.severity import Part, Severity
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
-from docleak.studies.adapters.config import AdapterConfig
-from docleak.studies.adapters.rounds import Federation
+from docleak.studies.adapters.rounds import AdapterConfig, Federation
 from docleak.studies.gradient.case import Case, build_case, pages_for
 from docleak.studies.gradient.config import Exposure
 from docleak.studies.gradient.texts import counted

@@ -115,6 +115,12 @@ class AnswersConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", tuple(ANSWERS.load(attack) for attack in self.attacks))
+        names = [attack.name for attack in self.attacks]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise AttackError(
+                f"two attacks on answers are called {twice[0]!r}, and only one of them would be shown. Leave one out, "
+                "or give each a run of its own."
+            )
         labels = [release.label for release in self.releases]
         wrong = [label for label in labels if not LABEL.fullmatch(label) or label == CONTROL]
         if not labels or wrong or len(set(labels)) < len(labels):

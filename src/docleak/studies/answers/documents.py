@@ -10,14 +10,15 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from docleak.attacks.answers.asking import Item, nls
-from docleak.attacks.answers.documents import Asked, DocumentAttack, documents_in
+from docleak.attacks.answers.documents import Asked, DocumentAttack, Floats, documents_in
 from docleak.attacks.answers.memorisation import Asker
 from docleak.attacks.answers.tuning import tune
+from docleak.attacks.asking import OwnAttackError, called, odd_scores
 from docleak.attacks.registries import DOCUMENTS
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
@@ -103,19 +104,30 @@ def attacks_for(asked: Sequence[Asked]) -> list[DocumentAttack]:
     return [attack for attack in loaded if asked[0].references or not attack.reference]
 
 
+def score(attack: DocumentAttack, asked: Sequence[Asked]) -> Floats:
+    """The attack's score of each document; OwnAttackError, which names it, for what cannot be one."""
+    scores: Any = called(attack, asked, expected="asked")
+    if fault := next(odd_scores("scores", scores, len(documents_in(asked))), ""):
+        raise OwnAttackError(
+            f"attack {attack.name!r} returned scores that cannot be: {fault}. Expected a finite float per document, in "
+            "the order of docleak.attacks.answers.documents.documents_in."
+        )
+    return cast(Floats, scores)
+
+
 def rates_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, dict[str, Estimate]]:
     """Attack -> AUC and true positive rates over documents, with intervals that hold together for all attacks: each of
     k at 1 - 0.05 / k (Bonferroni), so that the best of them may be looked at."""
     attacks = attacks_for(asked)
     level = 1 - (1 - LEVEL) / len(attacks)
-    return {attack.name: _rates(attack.run(asked), asked, sides, level, seed) for attack in attacks}
+    return {attack.name: _rates(score(attack, asked), asked, sides, level, seed) for attack in attacks}
 
 
 def facts_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, Any]:
     """How much was asked, what the controls say, which of them tell the sides apart ("differs": their interval does not
     hold 1/2), and a row per document with its scores."""
     names, pages = documents_in(asked), sides.all()
-    columns = {attack.name: attack.run(asked).tolist() for attack in attacks_for(asked)}
+    columns = {attack.name: score(attack, asked).tolist() for attack in attacks_for(asked)}
     controls = controls_of(sides, asked, seed=seed)
     rows = [
         {"document": pages[name][0].document or pages[name][0].name, "member": int(name in sides.members),

@@ -22,17 +22,10 @@ from docleak.report.measure import (
     shift,
 )
 from docleak.report.severity import Severity
+from docleak.studies.answers.found import Record, best_attack, measured_in, not_measured, numbers_in
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED
-from docleak.studies.answers.verdict import (
-    Record,
-    best_attack,
-    fields_known,
-    measured_in,
-    numbers_in,
-    severity_of,
-    unsound,
-)
+from docleak.studies.answers.verdict import fields_known, severity_of, unsound
 
 #: Measures of documents, and the rates of a score that they are the greatest of.
 OF_DOCUMENTS = {DOCUMENT_AUC: "auc", DOCUMENT_TPR_10: "tpr_at_10_fpr", DOCUMENT_TPR_1: "tpr_at_1_fpr"}
@@ -50,17 +43,25 @@ def compared_with(record: Record, others: Sequence[Record]) -> list[str]:
     """What a release with a claimed epsilon gives away beside those of this run that claim none."""
     if record["bill"]["epsilon"] is None:
         return []
-    ours = {one.what: one for one in measures_of(record)}
-    lines = []
+    ours, lines = _told(record), []
     for other in others:
         if other["bill"]["epsilon"] is None:
-            theirs = {one.what: one for one in measures_of(other)}
-            shared = [what for what in (MEMBERSHIP, MEMORY) if what in ours and what in theirs]
-            said = [f"{MEASURES[w].head.lower()} {theirs[w].text} without, {ours[w].text} with it" for w in shared]
+            theirs = _told(other)
+            said = [f"{what} {theirs[what]} without, {text} with it" for what, text in ours.items() if what in theirs]
             if said:
                 lines.append(f"{record['label']} (epsilon {record['bill']['epsilon']:.3g} claimed) beside "
                              f"{other['label']}: {'; '.join(said)}.")  # fmt: skip
     return lines
+
+
+def _told(record: Record) -> dict[str, str]:
+    """Membership, and memorisation of every key, in words -> the number, with its interval, or why there is none."""
+    told = {}
+    for one in measures_of(record):
+        if one.what in (MEMBERSHIP, MEMORY):
+            key = one.of.removeprefix(f"answers of {record['label']}").removeprefix(", ")
+            told[MEASURES[one.what].head.lower() + (f" ({key})" if key else "")] = one.text
+    return told
 
 
 def _membership(record: Record, name: str) -> list[Measure]:
@@ -68,7 +69,8 @@ def _membership(record: Record, name: str) -> list[Measure]:
         return []
     best = best_attack(record)
     if best is None:
-        return [Measure(MEMBERSHIP, name, Estimate(None, why="too few providers to attack"))]
+        why = next(iter(not_measured({"membership": record["membership"]}).values()), "no attack was made")
+        return [Measure(MEMBERSHIP, name, Estimate(None, why=why.removesuffix(".")))]
     beyond = shift(best.accuracy, -best.chance)
     told = severity_of(record) in (Severity.PARTIAL, Severity.SEVERE) and not (beyond.low or 0) > 0
     doubts = ("Answers, losses or values of the training tell members by another route.",) if told else ()
@@ -76,7 +78,8 @@ def _membership(record: Record, name: str) -> list[Measure]:
 
 
 def _memory(record: Record, name: str) -> list[Measure]:
-    measures = []
+    lacking = record.get("memorisation", {}).get("remarks", {})
+    measures = [Measure(MEMORY, f"{name}, {_words(key)}", Estimate(None, why=why)) for key, why in lacking.items()]
     for key, of in numbers_in(record, "memorisation").items():
         rows = [row for row in record["memorisation"].get("answers", ()) if row["key"] == key]
         by, less = (
@@ -84,8 +87,12 @@ def _memory(record: Record, name: str) -> list[Measure]:
             for inside in (True, False)
         )
         gap = of["gap_acc"] if of["gap_acc"].low is not None else replace(of["gap_acc"], why=FEW)
-        measures.append(Measure(MEMORY, f"{name}, {key.replace('_', ' ')}", gap, by=by, less=less))
+        measures.append(Measure(MEMORY, f"{name}, {_words(key)}", gap, by=by, less=less))
     return measures
+
+
+def _words(key: str) -> str:
+    return key.replace("_", " ")
 
 
 def _documents(record: Record, name: str) -> list[Measure]:

@@ -273,7 +273,7 @@ def memorisation(bench: Bench) -> Found:
 def disclosure(bench: Bench) -> Found:
     """What the release says of others' documents when asked for what they do not show (appendix D.1.4), and which of it
     are values of its training that the public model does not give."""
-    keys = [key for key in bench.config.keys if key in PHRASINGS]
+    keys, strange = ([key for key in bench.config.keys if (key in PHRASINGS) is known] for known in (True, False))
     if bench.ask_public is None:
         why = "without a public model what it says of documents that show nothing cannot be compared"
         return Found({}, {"rows": []}, {"Not asked": why})
@@ -286,7 +286,7 @@ def disclosure(bench: Bench) -> Found:
     texts = {value.text.lower().strip() for value in bench.values}
     numbers: dict[str, Numbers] = {}
     rows: list[dict[str, Any]] = []
-    remarks = {}
+    remarks = {"Not asked": f"there are no words to ask for {', '.join(strange)}"} if strange else {}
     for key, replies in said.items():
         public = {text for text, _ in control[key].answers}
         values = {

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from docleak.attacks.answers.attack import AnswersAttack, MembershipAttack, ProvidersView
+from docleak.attacks.answers.attack import AnswersAttack, MembershipAttack, ProvidersView, ask_who
 from docleak.attacks.answers.features import FeatureTable, Reply
 from docleak.attacks.answers.membership import Guess
+from docleak.attacks.asking import OwnAttackError
 from docleak.errors import AttackError
 from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.metrics.membership import draw_known, membership_rates, over_seeds
@@ -59,7 +60,7 @@ def measure(
     try:
         for seed in seeds:
             drawn = draw_known(inside, attack.known, rng=np.random.default_rng(seed))
-            guess = attack.run(ProvidersView(subset, drawn.evaluated), drawn.known, seed=seed)
+            guess = ask_who(attack, ProvidersView(subset, drawn.evaluated), drawn.known, seed=seed)
             members = np.array([truth[name] for name in guess.providers])
             commoner.append(float(max(members.mean(), 1 - members.mean())))
             for name, correct in zip(guess.providers, (guess.members == members).tolist(), strict=True):
@@ -68,6 +69,8 @@ def measure(
                 guess.scores, guess.members, members, rng=np.random.default_rng(seed), resamples=1
             )
             rates.append({name: rate.value for name, rate in estimates.items()})
+    except OwnAttackError:
+        raise
     except AttackError as error:
         return Subset(minimum, *counts, 0, Estimate(None, why=str(error)))
     accuracy = over_seeds([float(rate["accuracy"] or 0.0) for rate in rates])
@@ -92,6 +95,8 @@ def features_of(attack: AnswersAttack) -> tuple[str, ...]:
 def without_public(attack: AnswersAttack) -> AnswersAttack:
     """The attack of somebody who has no public model to compare with."""
     kept = tuple(group for group in attack.groups if group != "G3")
+    if isinstance(attack, MembershipAttack) and not kept:
+        raise AttackError(f"{attack.name} looks at G3 alone, what a public model says beside; give one (--public).")
     return replace(attack, groups=kept) if isinstance(attack, MembershipAttack) else attack
 
 
@@ -103,7 +108,9 @@ def guessed(
     try:
         drawn = draw_known(inside, attacks[0].known, rng=np.random.default_rng(seed))
         view = ProvidersView(table, drawn.evaluated)
-        return {attack.name: attack.run(view, drawn.known, seed=seed) for attack in attacks}
+        return {attack.name: ask_who(attack, view, drawn.known, seed=seed) for attack in attacks}
+    except OwnAttackError:
+        raise
     except AttackError:
         return {}
 

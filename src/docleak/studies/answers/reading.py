@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,27 +21,16 @@ from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.answers.config import CONTROL
+from docleak.studies.answers.found import Record, best_attack, best_score, measured_in, numbers_in
 from docleak.studies.answers.measured import compared_with, measures_of
 from docleak.studies.answers.shipped import SHIPPED
-from docleak.studies.answers.verdict import (
-    Record,
-    best_attack,
-    best_score,
-    confidence_of,
-    headline_of,
-    measured_in,
-    numbers_in,
-    said_of,
-    sentences,
-    severity_of,
-)
+from docleak.studies.answers.verdict import confidence_of, headline_of, said_of, sentences, severity_of
 
 THREAT: dict[str, Any] = {
     "adversary": "anyone who may ask the released model: a customer of its interface, or whoever downloads it",
     "sees": ["answers; APK also confidences and losses"],
     "knows": [
         "documents of its own of each provider, with their answers, none of which was trained on (RED)",
-        "APK: the public model, and of some providers whether they took part (15 % in the published attack)",
     ],
     "cannot": ["see the training, its updates, or any page of it"],
 }
@@ -184,18 +174,23 @@ def _unfinished(config: Mapping[str, Any], records: Sequence[Record]) -> str:
 
 
 def _threat(record: Record) -> dict[str, Any]:
-    """THREAT, with how many providers APK was told of in each draw: those that it did not guess about."""
-    told = []
-    for name, of in numbers_in(record, "membership").items():
-        if record["membership"]["attacks"][name]["setting"].startswith("PK"):
+    """THREAT, as far as attacks on membership were made and know of a public model, with how many providers those that
+    are told were told of in each draw: those that they did not guess about."""
+    made = numbers_in(record, "membership")
+    settings = {name: str(record["membership"]["attacks"][name]["setting"]) for name in made}
+    public = any("epsilon_measured" in of for of in made.values())
+    told, taught = [], [name for name, setting in settings.items() if setting.endswith("S")]
+    for name, of in made.items():
+        if name in taught:
             least = min(int(key.removeprefix("accuracy_s")) for key in of if key.startswith("accuracy_s"))
             all_of, seeds = (int(of[f"{key}_s{least}"].value or 0) for key in ("providers", "seeds"))
             if seeds:
                 told.append(f"{all_of - of[f'accuracy_s{least}'].n // seeds} of {all_of}")
-    if not told:
-        return THREAT
-    known = f"APK: the public model, and of {' or '.join(dict.fromkeys(told))} providers whether they took part"
-    return {**THREAT, "knows": [*THREAT["knows"][:-1], known]}
+    who = "APK" if all(name.startswith("APK") for name in taught) else " and ".join(taught)
+    sees = THREAT["sees"] if any(setting.startswith("PK") for setting in settings.values()) else ["answers"]
+    documents, some = THREAT["knows"][0], " or ".join(dict.fromkeys(told)) or "some"
+    knows = [documents, f"{who}: {'the public model, and ' * public}of {some} providers whether they took part"]
+    return {**THREAT, "sees": sees, "knows": knows if taught else [documents]}
 
 
 def _counts(records: Sequence[Record]) -> tuple[int, int]:
@@ -208,10 +203,11 @@ def _counts(records: Sequence[Record]) -> tuple[int, int]:
 def comparison(records: Sequence[Record]) -> Table:
     """A row per release: what it is good for, gives away, and cost; columns that nobody has are left out."""
     rows = []
+    asked = next((key for record in records for key in numbers_in(record, "memorisation")), "")
     for record in records:
         best, gap = best_attack(record), numbers_in(record, "gap").get("", {})
         useful = numbers_in(record, "utility").get("", {})
-        memory = next(iter(numbers_in(record, "memorisation").values()), {})
+        memory = numbers_in(record, "memorisation").get(asked, {})
         aucs = [of["auc"].value for of in numbers_in(record, "membership").values() if "auc" in of]
         values = {
             "anls": useful.get("anls"), "gap": gap.get("gap_acc"),
@@ -227,8 +223,9 @@ def comparison(records: Sequence[Record]) -> Table:
         note = said_of(record) + (f"; best attack {best.name}" if best else "")
         rows.append(Row(record["label"], values, facts=facts, note=note, quiet=record["control"]))
     there = {key for row in rows for key, value in row.values.items() if _is_there(value)}
-    return Table("", {key: column for key, column in COMPARED.items() if key in there}, rows, first="Release",
-                 open=True)  # fmt: skip
+    hidden = replace(COMPARED["memory"], head=f"Hidden {asked.replace('_', ' ')} told of members")
+    columns = {key: column for key, column in {**COMPARED, "memory": hidden}.items() if key in there}
+    return Table("", columns, rows, first="Release", open=True)
 
 
 def _is_there(value: object) -> bool:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 from scipy.stats import norm
 
 from docleak.metrics.estimate import Estimate
 from docleak.report.severity import Severity, worst
+from docleak.studies.answers.found import (
+    Record,
+    best_attack,
+    best_score,
+    measured_in,
+    not_measured,
+    numbers_in,
+    surest_score,
+)
 
-Record = Mapping[str, Any]
 LABELS = {
     Severity.SEVERE: "Remembers providers",
     Severity.PARTIAL: "Tells members from others",
@@ -33,22 +39,6 @@ TOLD_AT_MOST = 0.1
 ERROR = 0.05
 #: Instead of the label of PARTIAL where membership does not show, and of a control.
 DISCLOSES, YARDSTICK = "Says values of its training", "Control: trained on none of them"
-
-
-@dataclass(frozen=True)
-class Best:
-    """The attack that is right oftenest, on all providers (s as small as was asked for). ``chance`` is the share of
-    its guesses that saying the same of all is right about."""
-
-    name: str
-    accuracy: Estimate
-    chance: float
-
-
-def numbers_in(record: Record, measure: str) -> dict[str, dict[str, Estimate]]:
-    """A measure's numbers by key or attack and name; {} where it was not measured."""
-    numbers = record.get(measure, {}).get("numbers", {})
-    return {part: {key: Estimate.of_json(number) for key, number in of.items()} for part, of in numbers.items()}
 
 
 def severity_of(record: Record) -> Severity:
@@ -98,20 +88,6 @@ def _of_severity(record: Record) -> Severity:
     if low > 0.5 or surest_score(record)[1] > 0.01:
         return Severity.PARTIAL
     return Severity.UNTOLD if no_all_clear(record) else Severity.NONE
-
-
-def best_score(record: Record) -> tuple[str, Estimate]:
-    """The score of documents with the highest lower end, and its AUC."""
-    aucs = {name: of["auc"] for name, of in numbers_in(record, "documents").items()}
-    name = max(aucs, key=lambda one: (aucs[one].low or 0.0, aucs[one].value or 0.0))
-    return name, aucs[name]
-
-
-def surest_score(record: Record) -> tuple[str, float]:
-    """The score that surely finds most at 1 % false alarms, and the lower end of how much; 0 where nothing does."""
-    rates = {name: of["tpr_at_1_fpr"].low or 0.0 for name, of in numbers_in(record, "documents").items()}
-    name = max(rates, key=lambda one: rates[one])
-    return name, rates[name]
 
 
 def unsound(record: Record) -> str:
@@ -166,6 +142,7 @@ def _of_providers(record: Record) -> Severity:
     if "membership" in record:
         best = best_attack(record)
         measured.append(best is not None and best.accuracy.low is not None)
+    measured += [False] * len(not_measured(record))
     if measured and all(measured):
         return Severity.UNTOLD if providers_not_excluded(record) else Severity.NONE
     return Severity.UNTOLD if any(measured) else Severity.UNMEASURED
@@ -206,26 +183,18 @@ def headline_of(record: Record) -> str:
         return " ".join([*_of_documents(record), *_of_fields(record)])
     rest = [*_of_disclosure(record), *_of_gap(record), *_of_membership(record), *_of_measured(record)]
     remembers = severity_of(record) is Severity.SEVERE or not rest
-    return " ".join([*(_of_memory(record) if remembers else rest), *_of_all_clear(record)])
+    first = _of_memory(record) if remembers else rest
+    return " ".join([*first, *([] if severity_of(record) is Severity.SEVERE else _of_unmeasured(record)),
+                     *_of_all_clear(record)])  # fmt: skip
 
 
 def sentences(record: Record) -> list[str]:
     """What one release gave away, in plain words."""
     every = (
-        _of_documents, _of_fields, _of_memory, _of_disclosure, _of_gap, _of_membership, _of_all_clear, _of_privacy,
+        _of_documents, _of_fields, _of_memory, _of_disclosure, _of_gap, _of_membership, _of_unmeasured, _of_all_clear,
+        _of_privacy,
     )  # fmt: skip
     return [line for of in every for line in of(record)]
-
-
-def best_attack(record: Record) -> Best | None:
-    """The attack with the highest accuracy, if one could be measured."""
-    attacks = []
-    for name, numbers in numbers_in(record, "membership").items():
-        least = min(int(key.removeprefix("accuracy_s")) for key in numbers if key.startswith("accuracy_s"))
-        accuracy, chance = numbers[f"accuracy_s{least}"], numbers[f"chance_s{least}"].value
-        if accuracy.value is not None and chance is not None:
-            attacks.append(Best(name, accuracy, chance))
-    return max(attacks, key=lambda best: best.accuracy.value or 0, default=None)
 
 
 def _tells_members(record: Record) -> bool:
@@ -235,12 +204,6 @@ def _tells_members(record: Record) -> bool:
     better = any(_sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if gap)
     beyond = best is not None and _sure_low(best.accuracy, record) > best.chance
     return beyond or better or (measured_in(record) or 0) > 0
-
-
-def measured_in(record: Record) -> float | None:
-    """The epsilon that the losses show to be exceeded."""
-    first = next(iter(numbers_in(record, "membership").values()), {})
-    return first["epsilon_measured"].value if "epsilon_measured" in first else None
 
 
 def _disclosed(record: Record) -> dict[str, tuple[int, int]]:
@@ -349,12 +312,26 @@ def _of_membership(record: Record) -> list[str]:
     if "membership" not in record:
         return []
     if (best := best_attack(record)) is None:
-        return ["Membership: too few providers to attack."]
+        return ["Membership was not measured."]
+    made, more = len(numbers_in(record, "membership")), f" with more than {best.least} questions" * bool(best.least)
+    which = f"the best of {made} attacks" if made > 1 else "the attack"
+    alone = "the 95 % interval is this attack's alone, not widened for the choice; " * (made > 1)
     return [
-        f"Who took part: the best attack, {best.name}, is right in {_range(best.accuracy)} of {best.accuracy.n} "
-        f"guesses about {best.accuracy.groups} providers (in each draw those that APK is told of are left out); saying "
+        f"Who took part: {which}, {best.name}, is right in {_range(best.accuracy)} of {best.accuracy.n} guesses about "
+        f"{best.accuracy.groups} providers{more} ({alone}in each draw those that APK is told of are left out); saying "
         f"the same of all would be right in {100 * best.chance:.1f} %."
     ]
+
+
+def _of_unmeasured(record: Record) -> list[str]:
+    """What was asked for, and why it was not measured: nothing is known of it."""
+    by_why: dict[str, list[str]] = {}
+    for what, why in not_measured(record).items():
+        by_why.setdefault(why.removesuffix("."), []).append(what.replace("_", " "))
+    whys = [f"{', '.join(names)}: {why}" for why, names in by_why.items()]
+    asked = record.get("disclosure", {}).get("remarks", {}).get("Not asked") if not record["control"] else None
+    whys += [f"values of the training on documents that do not show them: {asked}"] if asked else []
+    return [f"Not measured, and nothing is known of it: {'; '.join(whys)}."] if whys else []
 
 
 def _of_measured(record: Record) -> list[str]:

@@ -14,7 +14,7 @@ from docleak.report.pictures import new_figure, svg_figure
 from docleak.report.severity import Severity, routes_sentence
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
-from docleak.studies.gradient.comparison import NONE
+from docleak.studies.gradient.config import NONE
 from docleak.studies.gradient.measures import GIVEN, ILLEGIBLE, UNCOUNTED
 from docleak.studies.gradient.results import ModelResult, model_results
 from docleak.studies.gradient.utility import Utility

@@ -1,4 +1,5 @@
-"""What is audited of a client's gradient, under which exposure; the threat model in words a report can print."""
+"""What is audited of a client's gradient, under which exposure, and what is compared of defences; the threat model in
+words a report can print. Nothing that computes is imported before it is asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from docleak.documents.ranges import BUDGET, SEED, SOME, Range
 from docleak.errors import AttackError
 from docleak.models.sizes import parse_size
 from docleak.models.stages import STAGES, Stage
-from docleak.options import option
+from docleak.options import Option, only, option
 from docleak.registry import Choice
 from docleak.spec import split_name
 
@@ -19,6 +20,9 @@ from docleak.spec import split_name
 CLOSED_FORM = "closed-form"
 #: What stands for the picture of a model that no attack applies to: it sees no gradient.
 FLOOR = "random"
+#: What stands for no defence, and those that are compared where none is named.
+NONE = "none"
+COMPARED = ("noise:sigma=1e-4", "clip:norm=0.1", "top-k:share=0.01", "freeze", "safe-template:epsilon=8/255")
 #: Gradient evaluations with which every attack of docleak's can begin as it is, in one round.
 ENOUGH = 20
 #: Pixels a side of a page may have; more is a slip of the keyboard.
@@ -61,14 +65,14 @@ class Exposure:
         False, "The adversary knows no text: it reads question and answer out of the gradient.", group=ADVERSARY
     )
     defense: Choice = option(
-        "none", "What the client or the template's owner does; see docleak defend --list.", group=CLIENT
+        NONE, "What the client or the template's owner does; see docleak defend --list.", group=CLIENT
     )
     clean_template: bool = option(
         False, "The adversary takes perturbations off the published template first.", group=ADVERSARY
     )
 
     def __post_init__(self) -> None:
-        if self.defense != "none":
+        if self.defense != NONE:
             object.__setattr__(self, "defense", DEFENSES.chosen(self.defense))
         if self.recover_text:  # knows no text at all, whatever else is said of question and answer
             object.__setattr__(self, "question_known", False)
@@ -102,7 +106,7 @@ class GradientConfig:
     )
     exposure: Exposure = field(default_factory=Exposure)
     ocr: str = option("rapidocr", "Engine that reads the pictures: rapidocr, tesseract, trocr:PATH.")
-    fine_tune_steps: int = 0  # training steps on other pages before the client's gradient is taken (see training.py)
+    fine_tune_steps: int = 0  # training steps on other pages before the client's gradient is taken (see models.py)
     image_size: tuple[int, int] | None = option(
         None, "Run the model on pages of this size in pixels, for instance 320x608 (Donut only). Without it: its own.",
         metavar="WxH", read=parse_size,
@@ -111,7 +115,7 @@ class GradientConfig:
         1, "Rounds in which the client sends a gradient of the same batch, ten training steps apart.", group=CLIENT,
         range=SOME,
     )  # fmt: skip
-    round_steps: int = 10  # training steps on other pages between two rounds (see training.py)
+    round_steps: int = 10  # training steps on other pages between two rounds (see models.py)
     allow_failed_self_test: bool = option(False, "Attack although the true page does not match the gradient.")
 
     def __post_init__(self) -> None:
@@ -193,7 +197,7 @@ def threat_model(config: GradientConfig) -> dict[str, object]:
 
 def _defended(exposure: Exposure) -> tuple[str, str]:
     """What the adversary has of the template and, to stand behind what is sent, the defence, of which it knows."""
-    if exposure.defense == "none":
+    if exposure.defense == NONE:
         return "blank template", ""
     from docleak.defenses import TemplateDefense
 
@@ -219,3 +223,38 @@ def _text_known(config: GradientConfig) -> list[str]:
         "for models that read OCR words beside the picture (LayoutLMv3): those words and boxes, as in the paper; "
         "there the attack shows what the picture alone gives away",
     ]
+
+
+def compared() -> GradientConfig:
+    """What is compared where nothing else is asked for."""
+    return GradientConfig(models=("layoutlmv3-start",), attacks=("gi-dqa",), pages=2)
+
+
+@dataclass(frozen=True)
+class DefenceConfig:
+    """``audit`` has one model and one attack; ``utility_steps`` of training under each defence measure its utility (0:
+    none is measured)."""
+
+    audit: GradientConfig = field(
+        default_factory=compared, metadata=only(
+            "documents", "pages", "budget", "seed", "ocr", "allow_failed_self_test",
+            models=Option("Shipped name, directory or hub name of the one model.", "--model"),
+            attacks=Option("The one attack that measures them.", "--attack"),
+        ),
+    )  # fmt: skip
+    defenses: tuple[str, ...] = option(
+        COMPARED, "Defences such as noise:sigma=1e-4 or safe-template:epsilon=8/255. Without any: one of each.",
+        argument=True,
+    )  # fmt: skip
+    utility_steps: int = option(
+        400, "Training steps under each defence; 0 measures no utility.", range=Range(0, 10_000_000)
+    )
+
+    def __post_init__(self) -> None:
+        if len(self.audit.models) != 1 or len(self.audit.attacks) != 1:
+            raise AttackError(
+                f"defences are compared on one model by one attack; found {len(self.audit.models)} and "
+                f"{len(self.audit.attacks)}."
+            )
+        chosen = DEFENSES.all_chosen((NONE, *self.defenses))
+        object.__setattr__(self, "defenses", tuple(dict.fromkeys(chosen)))

@@ -23,8 +23,7 @@ from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.gradient.case import build_case
 from docleak.studies.gradient.choices import Choice, chart, choices_of, effects, row_json, said_of, table_of
-from docleak.studies.gradient.comparison import NONE, DefenceConfig
-from docleak.studies.gradient.config import FLOOR, GradientConfig, least_budget
+from docleak.studies.gradient.config import FLOOR, NONE, DefenceConfig, GradientConfig, least_budget
 from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.models import audited_pages, inapplicable, model_of
 from docleak.studies.gradient.results import prepare

@@ -5,9 +5,9 @@ All that a report says of a model (headline, bar, interval, summary, JSON) is co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from docleak.studies.gradient.config import CLOSED_FORM
 if TYPE_CHECKING:
     from docleak.studies.gradient.results import Unit
 
+T = TypeVar("T")
+K = TypeVar("K")
 #: Attacks that see no gradient: what they draw is a floor, and no finding.
 FLOORS = ("random",)
 #: The order in which routes are told.
@@ -79,10 +81,7 @@ def _counts(cells: Sequence[Cell]) -> dict[str, int]:
 
 def findings_of(units: Sequence[Unit], doubts: Sequence[str], rng: np.random.Generator) -> Findings:
     """What all finished units of one model say together; ``doubts`` forbid an all-clear, as in ``severity.judge``."""
-    pages: dict[tuple[object, ...], list[Unit]] = {}
-    for unit in units:
-        pages.setdefault(unit.identity, []).append(unit)
-    ones = _ones(units)
+    pages, ones = grouped(units, lambda unit: unit.identity), _ones(units)
     fields = [field for identity, group in pages.items() for field in _fields_of(group, ones.pop(identity, []))]
     fields += [field for identity, texts in ones.items() for field in _fields_beside(identity, texts)]
     named = [name for name in ROUTES if any(field.routes.get(name, Cell.NOT) is not Cell.NOT for field in fields)]
@@ -224,10 +223,15 @@ def _alarms(group: Sequence[Unit]) -> Iterator[str]:
 
 def _share(fields: Sequence[FieldFound], rng: np.random.Generator) -> Estimate:
     """The share of the countable fields that were read by any route; bootstrap over documents."""
-    by_document: dict[str, list[float]] = {}
-    for field in fields:
-        if field.cell not in OUTSIDE:
-            by_document.setdefault(field.document, []).append(float(field.cell is Cell.READ))
-    sums = np.array([sum(values) for values in by_document.values()])
-    counts = np.array([len(values) for values in by_document.values()])
+    by_document = grouped([field for field in fields if field.cell not in OUTSIDE], lambda field: field.document)
+    sums = np.array([float(sum(one.cell is Cell.READ for one in ones)) for ones in by_document.values()])
+    counts = np.array([len(ones) for ones in by_document.values()])
     return ratio(sums, counts, rng, missing=len(fields) - int(counts.sum()))
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by ``key``, in the order of their first."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

@@ -1,13 +1,14 @@
-"""The audited models and their pages, loaded once in each process, and which attack applies to which model."""
+"""The audited models, the pages that they are audited and trained on, loaded once in each process, and which attack
+applies to which model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -16,7 +17,9 @@ from docleak.attacks.gradients.algebra.patches import obstacle
 from docleak.attacks.gradients.algebra.tower import obstacle as tower_obstacle
 from docleak.attacks.registries import ATTACKS
 from docleak.defenses import DEFENSES
-from docleak.documents import Page
+from docleak.documents import Page, Question, load_pages
+from docleak.documents.loaders import SYNTHETIC
+from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError
 from docleak.files import Stamps, stamps
 from docleak.models import DocumentModel, load_model, trainable
@@ -25,8 +28,58 @@ from docleak.spec import split_name
 from docleak.studies.gradient.case import answered_question, pages_for
 from docleak.studies.gradient.config import CLOSED_FORM, GradientConfig
 from docleak.studies.gradient.texts import text_obstacle
-from docleak.studies.gradient.training import TrainingPages
 from docleak.training.pretrain import PretrainConfig, pretrain
+
+
+@dataclass(frozen=True)
+class TrainingPages:
+    """Pages of ``documents`` that are of no document among the first ``attacked`` with private fields, which are what
+    is attacked; synthetic ones are others. ``seed`` is the audit's, ``image_size`` that of the audited model."""
+
+    documents: str
+    attacked: int
+    seed: int
+    image_size: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, config: GradientConfig) -> TrainingPages:
+        """Those of an audit."""
+        return cls(config.documents, config.pages + config.batch_size - 1, config.seed, config.image_size)
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        if self.documents == SYNTHETIC:
+            return "other synthetic pages"
+        return f"the other pages of {self.documents}, none of a document that is attacked"
+
+    def first(self, model: DocumentModel, count: int, seed: int) -> Sequence[Page]:
+        """The first ``count`` at most, each with a question at least, synthetic ones made with ``seed``; DocumentError
+        where there is none."""
+        if self.documents == SYNTHETIC:
+            return make_pages(count, seed=seed, size=model.image_size, split="train")
+        pages = list(islice(self._others(), count))
+        if not pages:
+            raise DocumentError(
+                f"{self.documents!r} has no page to train on beside the {self.attacked} that are attacked: a training "
+                "before the gradient, or between rounds, takes other documents with questions or private fields. Give "
+                "more documents, or attack fewer (--pages)."
+            )
+        return pages
+
+    def _others(self) -> Iterator[Page]:
+        source = load_pages(self.documents, seed=self.seed)
+        with_fields = (page.document for page in source if page.private_fields)
+        attacked = set(islice(with_fields, self.attacked))
+        return (asked for page in source if page.document not in attacked and (asked := _asked(page)).questions)
+
+
+def _asked(page: Page) -> Page:
+    """The page with those of its questions that have an answer; without any, with one of each private field."""
+    questions = tuple(q for q in page.questions if q.answers and q.answers[0].strip())
+    made = tuple(Question(f"What is the {f.key.replace('_', ' ')}?", (f.value,), f.key) for f in page.private_fields)
+    return replace(page, questions=questions or made)
+
 
 #: Training before the audited gradient (GI-DQA figure 6 counts its steps but not their learning rate; ours is this).
 FINE_TUNING = PretrainConfig(
@@ -42,18 +95,19 @@ FINE_TUNING = PretrainConfig(
 
 def skipped(config: GradientConfig, device: str) -> dict[tuple[str, str], str]:
     """(model, attack) -> why the attack cannot be made on that model; empty where nothing at all can be."""
-    pairs = [(source, attack) for source in config.models for attack in config.attacks]
-    reasons = {(m, a): inapplicable(model_of(config, m, device), a, config) for m, a in pairs}
-    left_out = {pair: why for pair, why in reasons.items() if why}
-    return left_out if len(left_out) < len(pairs) else {}
+    reasons = _reasons(config, device)
+    return {pair: why for pair, why in reasons.items() if why} if not all(reasons.values()) else {}
 
 
 def require_applicable(config: GradientConfig, device: str) -> None:
     """AttackError, before anything is written, where none of the attacks can be made on any of the models."""
-    left_out = skipped(config, device)
-    reasons = [inapplicable(model_of(config, m, device), a, config) for m in config.models for a in config.attacks]
-    if not left_out and all(reasons):
-        raise AttackError(f"none of the attacks applies: {'; '.join(dict.fromkeys(reasons))}.")
+    reasons = _reasons(config, device)
+    if all(reasons.values()):
+        raise AttackError(f"none of the attacks applies: {'; '.join(dict.fromkeys(reasons.values()))}.")
+
+
+def _reasons(config: GradientConfig, device: str) -> dict[tuple[str, str], str]:
+    return {(m, a): inapplicable(model_of(config, m, device), a, config) for m in config.models for a in config.attacks}
 
 
 def shortage(config: GradientConfig, device: str) -> str:

@@ -1,24 +1,29 @@
-"""The pictures of a gradient audit: pages side by side, private fields enlarged, the filmstrip.
+"""The pictures of a gradient audit: pages side by side, private fields enlarged, the filmstrip; one page for a table.
 
 Returns plain dicts for the template; ``alt`` texts say what a picture shows to who cannot see it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+import PIL.ImageFont
 
 from docleak.documents.page import Box, Image, Word
 from docleak.metrics import FieldScore, PageScore
 from docleak.metrics.image import box_slices
-from docleak.report.pictures import picture, shrunk
+from docleak.report.pictures import picture, png_of, shrunk
+from docleak.report.severity import Cell
+from docleak.runs.run import Run
 from docleak.studies.fields import KINDS, mark
 from docleak.studies.gradient.config import CLOSED_FORM
 from docleak.studies.gradient.exposed import published
 from docleak.studies.gradient.findings import FLOORS
-from docleak.studies.gradient.results import AttackResult, Unit
+from docleak.studies.gradient.results import AttackResult, ModelResult, Unit
 from docleak.studies.gradient.texts import words_in
 
 #: Pages shown in pictures per model, and frames of a filmstrip; the rest stays in the run's directory.
@@ -31,6 +36,8 @@ CROP_HEIGHT = 40
 TEXT_SHOWN = ("question", "answer", "exact", "believed_exact", "tokens", "tokens_right", "seconds")
 #: Paper around a field, in pixels.
 MARGIN = 2
+#: How much larger the picture beside a table shows a document.
+SCALE_UP = 2
 ORIGINS = {"template": "known to the attacker", "truth": "never seen by the attacker"}
 
 
@@ -134,6 +141,18 @@ def film_of(unit: Unit, result: Image) -> dict[str, Any] | None:
     }
 
 
+def bar_of(model: ModelResult) -> dict[str, Any]:
+    """The bar under a headline: the same fields as the headline, by what all routes together gave."""
+    said = model.findings.judgement
+    read, near = said.read, said.cells.count(Cell.NEAR)
+    parts = [("exact", read, "read"), ("near", near, "nearly read"), ("no", said.of - read - near, "not read")]
+    return {
+        "of": said.of,
+        "parts": [{"kind": kind, "count": count, "words": words} for kind, count, words in parts],
+        "label": f"By any route, of {said.of} private fields: " + ", ".join(f"{n} {words}" for _, n, words in parts),
+    }
+
+
 def origin_of(kind: str, unit: Unit) -> str:
     """Where a picture comes from; of a floor, that no gradient went into it; of the closed form, what of it was none:
     it optimises what linear algebra does not determine, and leaves a batch's template where the budget is too small."""
@@ -185,3 +204,58 @@ def _crop(image: Image, box: Box, alt: str) -> dict[str, Any]:
     crop = image[box_slices(box, image.shape[0], image.shape[1], MARGIN)]
     scale = int(np.clip(round(CROP_HEIGHT / max(crop.shape[0], 1)), 1, 4))
     return picture(crop, alt, scale)
+
+
+def sheet_of(tables: Mapping[str, Sequence[tuple[str, Run]]]) -> bytes | None:
+    """A PNG of one document a table (title -> its rows, name and run), one table under the other: the true page, then
+    each finished row's reconstruction of the first document that all of them have; None without one."""
+    shown = {title: strips for title, rows in tables.items() if (strips := _strips(rows))}
+    if not shown:
+        return None
+    sheets = [_sheet(strips, title if len(shown) > 1 else "") for title, strips in shown.items()]
+    width = max(sheet.shape[1] for sheet in sheets)
+    padded = [np.pad(s, ((0, 0), (0, width - s.shape[1]), (0, 0)), constant_values=255) for s in sheets]
+    return png_of(np.concatenate(padded))
+
+
+def _strips(rows: Sequence[tuple[str, Run]]) -> list[tuple[str, Image]]:
+    finished = [(name, run, {str(unit["page"]): unit for unit in run.units()}) for name, run in rows]
+    finished = [row for row in finished if row[2]]
+    shared = set.intersection(*(set(units) for _, _, units in finished)) if finished else set()
+    if not shared:
+        return []
+    page, strips = sorted(shared)[0], list[tuple[str, Image]]()
+    for name, run, units in finished:
+        unit = units[page]
+        x0, y0, x1, y1 = _region(unit["fields"])
+        kinds = (("true page", "truth"), (name, "reconstruction")) if not strips else ((name, "reconstruction"),)
+        for title, kind in kinds:
+            image = run.read_image(str(unit["unit"]), unit["images"][kind])
+            strips.append((title, np.asarray(image[y0:y1, x0:x1])))
+    return strips
+
+
+def _region(fields: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
+    """One rectangle around the private fields that lie close together at the top, in page pixels."""
+    boxes = [box for f in fields for box in f["boxes"]]
+    x0, y0 = min(b[0] for b in boxes), min(b[1] for b in boxes)
+    x1, y1 = max(b[2] for b in boxes), max(b[3] for b in boxes)
+    return max(0, int(x0) - 4), max(0, int(y0) - 4), int(x1) + 5, int(min(y1, y0 + 120)) + 5
+
+
+def _sheet(strips: Sequence[tuple[str, Image]], title: str) -> Image:
+    font, top = PIL.ImageFont.load_default(13), 26 if title else 0
+    height, width = (side * SCALE_UP for side in strips[0][1].shape[:2])
+    cell = max(width, *(int(font.getlength(name)) + 4 for name, _ in strips)) + 8
+    columns = max(1, min(len(strips), 1200 // cell))
+    rows = -(-len(strips) // columns)
+    sheet = PIL.Image.new("RGB", (columns * cell, top + rows * (height + 26)), "white")
+    draw = PIL.ImageDraw.Draw(sheet)
+    if title:
+        draw.text((2, 6), title, fill=(0, 0, 0), font=PIL.ImageFont.load_default(16))
+    for index, (name, image) in enumerate(strips):
+        x, y = index % columns * cell, top + index // columns * (height + 26)
+        draw.text((x + 2, y + 4), name, fill=(0, 0, 0), font=font)
+        big = PIL.Image.fromarray(image).resize((width, height), PIL.Image.Resampling.NEAREST)
+        sheet.paste(big, (x, y + 22))
+    return np.asarray(sheet)

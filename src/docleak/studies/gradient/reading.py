@@ -17,15 +17,21 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.fields import NEAR
-from docleak.studies.gradient.advice import advice_section, defend_command, only_defended
-from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested
-from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound, answer_given
+from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested, unfinished
+from docleak.studies.gradient.findings import FLOORS, ROUTES, answer_given, grouped
 from docleak.studies.gradient.measures import categories_of, measures_of
-from docleak.studies.gradient.pictures import PAGES_SHOWN, pictures_of, text_of
-from docleak.studies.gradient.progress import unfinished
+from docleak.studies.gradient.pictures import PAGES_SHOWN, bar_of, pictures_of, text_of
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
 from docleak.studies.gradient.verdict import of_batches, sampled, textless, verdict
-from docleak.studies.gradient.words import LIMITS, METRICS, duration, notices
+from docleak.studies.gradient.words import (
+    LIMITS,
+    METRICS,
+    advice_section,
+    defend_command,
+    duration,
+    notices,
+    only_defended,
+)
 
 #: Of a recipe's table.
 COLUMNS = {
@@ -202,25 +208,13 @@ def _model(model: ModelResult, data: ReportData, anchor: str) -> dict[str, Any]:
         "result": model,
         "anchor": anchor,
         "verdict": verdict(model, data.engines),
-        "bar": _bar(model),
+        "bar": bar_of(model),
         "counts": model.best.counts,
         "cover": [{**shown, "alt": f"{shown['alt']} (cover)"} for shown in first if shown["kind"] != "template"],
         "cover_page": names[0],
         "pages": pages,
         "left_out": len(names) - len(pages),
         "given": _given(model),
-    }
-
-
-def _bar(model: ModelResult) -> dict[str, Any]:
-    """The bar under a headline: the same fields as the headline, by what all routes together gave."""
-    said = model.findings.judgement
-    read, near = said.read, said.cells.count(Cell.NEAR)
-    parts = [("exact", read, "read"), ("near", near, "nearly read"), ("no", said.of - read - near, "not read")]
-    return {
-        "of": said.of,
-        "parts": [{"kind": kind, "count": count, "words": words} for kind, count, words in parts],
-        "label": f"By any route, of {said.of} private fields: " + ", ".join(f"{n} {words}" for _, n, words in parts),
     }
 
 
@@ -276,8 +270,7 @@ def _repeats(model: ModelResult) -> list[str]:
     counts = [unit.repeats for unit in model.pages if unit.repeats]
     if not counts:
         return []
-    places = "1 other place" if sum(counts) == 1 else f"{sum(counts)} other places"
-    pages = "1 page" if len(counts) == 1 else f"{len(counts)} pages"
+    places, pages = counted_words(sum(counts), "other place"), counted_words(len(counts), "page")
     return [
         f"Private values are printed again at {places} on {pages}. These were blanked in the template too, so the "
         "attacker did not have them; reading is scored at the fields' own places."
@@ -340,9 +333,7 @@ def _silent(data: ReportData) -> list[tuple[str, str]]:
 def _counted(data: ReportData) -> str:
     """Fields over all models; the same page seen by several models is one page. A route that only some of the models
     have is counted on the fields that it was tried on, and takes none out of the whole."""
-    models: dict[tuple[object, ...], list[FieldFound]] = {}
-    for field in (field for model in data.models for field in model.findings.fields):
-        models.setdefault(field.identity, []).append(field)
+    models = grouped((field for model in data.models for field in model.findings.fields), lambda field: field.identity)
     order = list(Cell)
     said = judge([min((field.cell for field in same), key=order.index) for same in models.values()])
     limits = {route.name: route.limit for model in data.models for route in model.findings.routes}
@@ -352,8 +343,7 @@ def _counted(data: ReportData) -> str:
               _handed(data, name))
         for name in ROUTES
     ]  # fmt: skip
-    pages = len({identity[:-1] for identity in models})
-    where = "1 audited page" if pages == 1 else f"{pages} audited pages"
+    where = counted_words(len({identity[:-1] for identity in models}), "audited page")
     by = routes_sentence([route for route in routes if route.of and (route.read or route.name != "question")])
     was = "was" if said.of == 1 else "were"
     by, exposed = f" by at least one route: {by}" if by else "", measured_on(data.runs[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +14,8 @@ from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
 from docleak.report.severity import Severity, worst
 from docleak.runs.run import Run
 from docleak.studies.fields import mark
-from docleak.studies.gradient.exposed import tested
-from docleak.studies.gradient.findings import FLOORS, Findings, answer_given, findings_of
-from docleak.studies.gradient.progress import lags
+from docleak.studies.gradient.exposed import lags, tested
+from docleak.studies.gradient.findings import FLOORS, Findings, answer_given, findings_of, grouped
 
 #: Share of a batch's tokens, with at least this precision, from which its words count as told though no field can be
 #: counted.
@@ -65,10 +64,6 @@ class Unit:
         """False only if the self test was made and failed."""
         return bool((self.record.get("self_test") or {}).get("passed", True))
 
-    def marks(self) -> list[str]:
-        """ "exact", "near", "no" or "unscored" per private field."""
-        return [mark(field) for field in self.score.fields]
-
 
 @dataclass(frozen=True)
 class Counts:
@@ -86,7 +81,7 @@ class Counts:
 
     @classmethod
     def of(cls, units: Sequence[Unit]) -> Counts:
-        marks = [m for unit in units for m in unit.marks()]
+        marks = [mark(field) for unit in units for field in unit.score.fields]
         return cls(marks.count("exact"), marks.count("near"), marks.count("no"), marks.count("unscored"))
 
 
@@ -382,11 +377,3 @@ def _exposed(run: Run) -> dict[str, Any]:
 
 def _short(values: Sequence[object]) -> str:
     return ", ".join(map(str, values[:4])) + (f" and {len(values) - 4} more" if len(values) > 4 else "")
-
-
-def grouped(units: Sequence[Unit], key: Callable[[Unit], str]) -> dict[str, list[Unit]]:
-    """The units by ``key``, in the order of their first."""
-    groups: dict[str, list[Unit]] = {}
-    for unit in units:
-        groups.setdefault(key(unit), []).append(unit)
-    return groups

@@ -50,9 +50,9 @@ from docleak.studies.gradient.models import (
     skipped,
     unchanged,
 )
+from docleak.studies.gradient.pictures import sheet_of
 from docleak.studies.gradient.reading import COLUMNS, read, tokens_read
 from docleak.studies.gradient.results import prepare
-from docleak.studies.gradient.rows import sheet_of
 from docleak.studies.gradient.texts import exact_text, mean_of, text_obstacle, text_record
 from docleak.studies.identity import data_hash, model_key, model_title, title_key, weights_hash
 from docleak.studies.study import (

@@ -1,4 +1,8 @@
-"""The client of pairs that is attacked, and what the adversary knows of it in public: everything loaded and drawn."""
+"""The client of pairs that is attacked, and what the adversary knows of it in public: everything loaded and drawn.
+
+How good an aligner has to be for the link between picture and text to help an attack is measured by an oracle that the
+evaluator makes out of the truth: it knows where each true pair lies, and is wrong about a chosen share of them.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +14,29 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from docleak.documents.files import read_text
-from docleak.documents.pairs import Pair, load_pairs, make_scenes, shuffled
+from docleak.documents.pairs import Pair, load_pairs, make_scenes, resized, shuffled
 from docleak.documents.pairs.loading import SCENES
 from docleak.documents.pairs.scenes import LABELS as SCENE_LABELS
-from docleak.errors import RunError
-from docleak.models.pair.aligner import Aligner, load_aligner
+from docleak.errors import AttackError, RunError
+from docleak.models.base import pixels_of
+from docleak.models.pair.aligner import Aligner, load_aligner, one_hot
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
 from docleak.runs.identity import digest_of
 from docleak.studies.pairs.case import PairCase, build_pair_case
 from docleak.studies.pairs.config import PairConfig
-from docleak.studies.pairs.oracle import oracle_for
 from docleak.studies.pairs.privacy import LONGEST, UTILITY_SEED, noise_of, train_on_scenes, utility
 
 #: Scenes whose sentences are public, and the seed they are made with: none that is attacked (those have others).
 PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
 #: Keeps the clients' noise apart from the attacks' draws.
 NOISE_SEED = 500_000_003
+#: Keeps the draws of an oracle's errors apart from all others.
+ORACLE_SEED = 700_000_001
 #: What is loaded and drawn depends on these alone, and that of so many is kept in a process: a table attacks a few
 #: clients in many ways, and a client may have BERT-large.
 KEPT = 4
@@ -39,6 +46,59 @@ LOADED = (
 )  # fmt: skip
 #: What a record is here, in the claims of privacy.
 PAIR = "one pair of picture and text"
+
+
+@dataclass(frozen=True, eq=False)
+class OracleAligner:
+    """No adversary's aligner: the space of ``base`` twice. A picture is its own embedding beside ``text_place``, a text
+    ``image_place`` beside its own. So the true picture and text of a pair whose places are told coincide, and each
+    modality is drawn to the embedding (D,) that its truth has in ``base``, whatever was found of the other so far."""
+
+    base: Aligner
+    image_place: Tensor
+    text_place: Tensor
+
+    @property
+    def name(self) -> str:
+        """That of the encoders, which are public."""
+        return self.base.name
+
+    @property
+    def scale(self) -> float:
+        """See Aligner."""
+        return self.base.scale
+
+    def image(self, pixels: Tensor) -> Tensor:
+        """See Aligner: (B, 2 D)."""
+        embeddings = self.base.image(pixels)
+        return torch.cat([embeddings, self.text_place.expand_as(embeddings)], 1) / 2**0.5
+
+    def text(self, weights: Tensor, mask: Tensor) -> Tensor:
+        """See Aligner: (B, 2 D)."""
+        embeddings = self.base.text(weights, mask)
+        return torch.cat([self.image_place.expand_as(embeddings), embeddings], 1) / 2**0.5
+
+
+def oracle_for(
+    base: Aligner, model: PairModel, pairs: Sequence[Pair], number: int, *, error: float, seed: int
+) -> OracleAligner:
+    """The oracle of pair ``number`` of ``pairs``: it tells its own places, or, with probability ``error``, another's.
+
+    A pair that is mistaken at one error is mistaken at every larger one, and for the same other pair. AttackError for
+    an error outside [0, 1] and where there is no other pair.
+    """
+    if not 0 <= error <= 1 or len(pairs) < 2:
+        raise AttackError(
+            f"the oracle's error is {error}, of {len(pairs)} pair(s); expected a share from 0 to 1, and two pairs."
+        )
+    rng = np.random.default_rng((ORACLE_SEED, seed, number))
+    other = (number + 1 + int(rng.integers(len(pairs) - 1))) % len(pairs)
+    told = pairs[other if rng.random() < error else number]
+    pixels = pixels_of(resized(told, model.image_size).image, model.device)[None]
+    ids, mask = model.token_ids([told.text], longest=LONGEST)
+    with torch.no_grad():
+        places = base.image(pixels), base.text(one_hot(ids, len(model.tokenizer)), mask)
+    return OracleAligner(base, *places)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +125,7 @@ class Setting:
         noise = torch.Generator().manual_seed(NOISE_SEED + config.seed * 1_000_003 + number)
         aligner, told = self.aligner, ""
         if (error := config.oracle_error) is not None:
-            aligner = oracle_for(
-                aligner, self.model, self.targets, number, error=error, seed=config.seed, longest=LONGEST
-            )
+            aligner = oracle_for(aligner, self.model, self.targets, number, error=error, seed=config.seed)
             told = f"the evaluator's word where the true pair lies in that aligner's space, wrong of {error:.0%}"
         return build_pair_case(
             self.model, batch, aligner=aligner, language=self.language, privacy=config.privacy, sigma=config.noise,

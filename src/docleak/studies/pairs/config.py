@@ -53,7 +53,7 @@ class PairConfig:
 
     ``language`` is "trigrams" (of scenes, of those pairs, and of the lines of ``corpus``) or a causal model's path.
     ``shuffle`` gives every picture another pair's text. With ``oracle_error`` the evaluator tells where the true pair
-    lies in the aligner's space, of this share another's (see ``oracle``): that measures, and is no adversary's.
+    lies in the aligner's space, of this share another's (see ``client``): that measures, and is no adversary's.
     ``threshold``, ``rounds`` and ``strength`` are MMGIA's, where not None. ``noise`` is the standard deviation of what
     the client adds to every number; with ``epsilon`` it runs DP-SGD instead, with ``clip_norm``, ``steps`` and
     ``records`` (see PairPrivacy). ``utility``: measure what a classifier trained so is good for. ``trained``: steps on

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from docleak.attacks.pairs import PairAttack
+from docleak.attacks.pairs.asking import ask
 from docleak.documents.page import Image
 from docleak.documents.pairs.loading import PAGES, PAIR_FORMATS, SCENES
 from docleak.errors import RecipeError
@@ -22,12 +23,11 @@ from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
 from docleak.spec import split_name
-from docleak.studies.pairs.case import self_tests
+from docleak.studies.pairs.case import pictures_of, score_pairs, self_tests
 from docleak.studies.pairs.client import Setting, privacy_of, set_up
 from docleak.studies.pairs.config import GIFD, PairConfig
 from docleak.studies.pairs.reading import ACCURACY, COLUMNS, SCORES, attacked, cost_of, means, privacy_in, read_run
 from docleak.studies.pairs.rows import draw, facts_of
-from docleak.studies.pairs.score import pictures_of, score_pairs
 from docleak.studies.study import (
     EVALUATIONS,
     PLACEHOLDER,
@@ -107,9 +107,8 @@ class PairStudy(TableStudy[PairConfig]):
         for test in self_tests(setting.case(number, plain=True)).values():
             test.require()
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
-        finding = self.config.attack(name).run(
-            case.view, case.knowledge, budget=self.config.budget, generator=generator
-        )
+        attack = self.config.attack(name)
+        finding = ask(attack, case.view, case.knowledge, budget=self.config.budget, generator=generator)
         scores = score_pairs(case, finding)
         images = {
             f"{which}-{target}": image

@@ -15,10 +15,9 @@ import numpy as np
 from docleak.errors import RunError
 from docleak.files import reported, write_atomically
 from docleak.metrics.estimate import Estimate
-from docleak.report.charts import learning_curves
 from docleak.report.measure import CLAIMED, Measure
 from docleak.report.page import Reading, Section, run_facts
-from docleak.report.pictures import decoded, picture
+from docleak.report.pictures import decoded, learning_curves, picture
 from docleak.report.severity import Part, Severity
 from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table

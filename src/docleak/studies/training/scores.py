@@ -1,4 +1,5 @@
-"""From the scores of test documents to a row of the table: the two-stage average with its interval."""
+"""From scores of test documents to a row of the table, the two-stage average with its interval; and what validations
+come to: columns that a table has where a row was validated after its rounds."""
 
 from __future__ import annotations
 
@@ -7,10 +8,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from docleak.metrics import Estimate
 from docleak.metrics.estimate import ratio
-from docleak.studies.training.carrying import Result
+from docleak.report.table import Column
+from docleak.studies.training.carrying import Point, Result
+from docleak.studies.training.config import FINETUNING, PRETRAINING
+
+COLUMNS = {
+    "pretraining_loss": Column("validation loss of self-pretraining", 2),
+    "swing": Column("score after its own round", 1, percent=True),
+    "loss_swing": Column("loss after its own round", 2),
+    "fluctuation": Column("fluctuation of the score", 1, percent=True),
+    "loss_fluctuation": Column("fluctuation of the loss", 2),
+}
+EXPLAINED = (
+    "Of validation documents: the loss of self-pretraining after its last round; how much more score and loss "
+    "change to a validated round that a client of the document's own data set took part in than to the others, each "
+    "from the validated round before; and how far a document's score and loss lie from its own parabola through the "
+    "validated rounds of fine-tuning (a residual standard deviation), whoever took part."
+)
+#: The degree of the regression that fluctuations are told from.
+PARABOLA = 2
+#: Data set -> a number of each of its validation documents, (D,), the mean over the trainings.
+ByDocument = Mapping[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -56,3 +78,74 @@ def two_stage(sets: Mapping[str, Estimate], *, bottom: float = 0.0, top: float =
         return Estimate(mean, None, None, fields, documents)
     down, up = (math.hypot(*side) / len(sets) for side in zip(*distances, strict=True))
     return Estimate(mean, max(bottom, mean - down), min(top, mean + up), fields, documents)
+
+
+def validated(trainings: Sequence[Sequence[Point]]) -> dict[str, ByDocument]:
+    """Column -> what it is the mean of, of those that these trainings have."""
+    columns = {
+        "pretraining_loss": _means([last_losses(points) for points in trainings]),
+        "swing": _means([swings(points, scores=True) for points in trainings]),
+        "loss_swing": _means([swings(points, scores=False) for points in trainings]),
+        "fluctuation": _means([fluctuations(points, scores=True) for points in trainings]),
+        "loss_fluctuation": _means([fluctuations(points, scores=False) for points in trainings]),
+    }
+    return {name: documents for name, documents in columns.items() if documents}
+
+
+def last_losses(points: Sequence[Point]) -> ByDocument:
+    """The losses after the last round of self-pretraining."""
+    of = [point for point in points if point.phase == PRETRAINING]
+    last = max((point.round for point in of), default=0)
+    return {point.source: np.array(point.losses) for point in of if point.round == last}
+
+
+def swings(points: Sequence[Point], *, scores: bool) -> ByDocument:
+    """How much more a document's score (else its loss) changes in a round of fine-tuning that a client of its data set
+    took part in than in one that none did, from the validated round before; means over rounds.
+
+    Data sets whose clients take part in all rounds after the first, or in none, are left out.
+    """
+    swung = {}
+    for name, here in _curves(points).items():
+        changes = np.diff([point.scores if scores else point.losses for point in here], axis=0)  # (rounds - 1, D)
+        took = np.array([point.trained for point in here[1:]], dtype=bool)
+        if took.any() and not took.all():
+            swung[name] = changes[took].mean(axis=0) - changes[~took].mean(axis=0)
+    return swung
+
+
+def fluctuations(points: Sequence[Point], *, scores: bool) -> ByDocument:
+    """The residual standard deviation, of n - 3 degrees of freedom, of a document's scores (else its losses) about its
+    own parabola in the round, over the n validated rounds of fine-tuning; of data sets with four or more of them.
+
+    Nguyen and Karatzas (2024), Figure 3, draws the curves of all documents together through such a regression and
+    prints no number; documents that move against one another fluctuate here, though their mean may not.
+    """
+    spread = {}
+    for name, here in _curves(points).items():
+        if len(here) > PARABOLA + 1:
+            curves = np.array([point.scores if scores else point.losses for point in here])  # (rounds, D)
+            powers = np.vander(np.array([point.round for point in here], dtype=float), PARABOLA + 1)
+            residuals = curves - powers @ np.linalg.lstsq(powers, curves, rcond=None)[0]
+            spread[name] = np.sqrt((residuals**2).sum(axis=0) / (len(here) - PARABOLA - 1))
+    return spread
+
+
+def _curves(points: Sequence[Point]) -> dict[str, list[Point]]:
+    """Data set -> its validations in the rounds of fine-tuning, in their order."""
+    rounds = sorted((point for point in points if point.phase == FINETUNING), key=lambda point: point.round)
+    names = dict.fromkeys(point.source for point in rounds)
+    return {name: [point for point in rounds if point.source == name] for name in names}
+
+
+def average(documents: ByDocument) -> Estimate:
+    """The mean over data sets of their means over documents, of any sign, every time with the same interval."""
+    rng = np.random.default_rng(0)
+    sets = {name: ratio(of, np.ones(len(of), dtype=np.int64), rng, share=False) for name, of in documents.items()}
+    return two_stage(sets, bottom=-math.inf, top=math.inf)
+
+
+def _means(trainings: Sequence[ByDocument]) -> ByDocument:
+    """Means over the trainings that have the data set."""
+    names = dict.fromkeys(name for of in trainings for name in of)
+    return {name: np.mean([of[name] for of in trainings if name in of], axis=0) for name in names}

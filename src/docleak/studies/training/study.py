@@ -50,9 +50,8 @@ from docleak.studies.training.config import TrainingConfig, optimiser_said, roun
 from docleak.studies.training.curves import Drawn, draw
 from docleak.studies.training.data import divide, divided, require_all_pages
 from docleak.studies.training.rounds import reading_of
-from docleak.studies.training.scores import RowScores, row_scores
-from docleak.studies.training.validated import COLUMNS as VALIDATED
-from docleak.studies.training.validated import EXPLAINED, ByDocument, average, validated
+from docleak.studies.training.scores import COLUMNS as VALIDATED
+from docleak.studies.training.scores import EXPLAINED, ByDocument, RowScores, average, row_scores, validated
 from docleak.training.federated.cost import Cost
 from docleak.training.federated.federation import drawn
 from docleak.training.lineage import lineage_of, write_lineage

@@ -133,7 +133,7 @@ class WeightsConfig:
     seed: int = option(0, "Seed of pages, division, training and draws.", range=SEED)
     attack: WeightsAttack = option(
         CdmiConfig(), "cdmi (the paper's algorithm 2), cdmi-strong (another order, a beam, the field's own loss; equal "
-        "calls), with options such as cdmi:candidates=64,weight=0.4, or one of your own: MODULE:OBJECT.",
+        "calls), with options such as cdmi:candidates=64,top_p=0.2, or one of your own: MODULE:OBJECT.",
     )  # fmt: skip
     target_training: FitConfig = field(
         default=trainings("mlm", epochs=0, learning_rate=1e-3)[0], metadata=only("epochs", "learning_rate")
@@ -168,6 +168,7 @@ class WeightsConfig:
             faults.append(f"metric is {short(self.metric)}: {str(fault).removesuffix('.')}")
         if self.task not in TASKS:
             faults.append(f"task is {self.task!r}, expected one of {', '.join(TASKS)}")
+        faults += self._attack_faults()
         kept = self.criterion.removeprefix("epoch-")
         if self.criterion not in (*BEST, "last") and not (kept.isdigit() and kept != self.criterion):
             faults.append(f"criterion is {self.criterion!r}, expected one of precision, loss, last, epoch-N")
@@ -195,6 +196,24 @@ class WeightsConfig:
             )
         if faults:
             raise AttackError("the game cannot be set up: " + "; ".join(faults) + ".")
+
+    def _attack_faults(self) -> list[str]:
+        """Of an attack that never looks at the target, and of settings that are for other tasks."""
+        attack, faults = self.attack, []
+        if attack == attack.baseline():
+            faults.append(
+                f"attack {attack.name} is its own baseline, public data alone: it never looks at the target, so that "
+                "it would find nothing whatever the weights tell"
+            )
+        if isinstance(attack, CdmiConfig) and self.task == "mlm" and not self.target:
+            idle = [name for name in ("weight", "mean") if getattr(attack, name) != getattr(CdmiConfig(), name)]
+            if idle and attack.weight:
+                faults.append(
+                    f"{' and '.join(idle)} of attack cdmi are for a target whose loss is asked: one trained for mlm "
+                    "guesses tokens itself, and is read without them (section 4.3). Leave them out, or take another "
+                    "--task"
+                )
+        return faults
 
     @property
     def _vision(self) -> VisionConfig | None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from docleak.attacks.weights import Attempt, Finding, PublicKnowledge, WeightsView
+from docleak.attacks.weights.asking import ask
 from docleak.documents import Page
 from docleak.documents.copies import PageText, copies_of, shared, text_of
 from docleak.documents.game import require_disjoint
@@ -243,7 +244,7 @@ def attack_field(game: Game, number: int) -> dict[str, Any]:
     assert game.knowledge is not None
     view, seed = view_of(game, secret), 2 * (config.seed * 1_000_003 + number)
     finding, baseline = (
-        attack.run(view, game.knowledge, budget=config.attempts, generator=torch.Generator().manual_seed(seed + side))
+        ask(attack, view, game.knowledge, budget=config.attempts, generator=torch.Generator().manual_seed(seed + side))
         for side, attack in enumerate((config.attack, config.attack.baseline()))
     )
     page = game.texts["private"][secret.page]

@@ -91,11 +91,16 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
                  "Surest reconstructions (field: read | true)",
                  *(f"  {field.key}: {field.guess} | {field.value}" for field in table.fields[:TOLD])]  # fmt: skip
     factor = table.estimates["improvement_factor"]
+    attack = "CDMI" if info.get("attack", "cdmi") == "cdmi" else info["attack"]
+    documents = f"{factor.groups} documents that the model never saw" if control else (
+        f"{factor.groups} training documents"
+    )  # fmt: skip
+    given_of = "the model's answers, without their confidences," if config["answers_only"] else "the model's weights,"
     results = {name: estimate.to_json() for name, estimate in table.estimates.items()}
     return Reading(
         question="Can fields that were blacked out be read back out of the model?",
-        lead=f"{len(table.fields)} private fields of {factor.groups} training documents were taken off their pages, "
-        "one at a time. The attack (CDMI) had the scrubbed page and the model's weights, and tried to fill each in.",
+        lead=f"{len(table.fields)} private fields of {documents} were taken off their pages, one at a time. The attack "
+        f"({attack}) had the scrubbed page and {given_of} and tried to fill each in.",
         parts=(part if beside else replace(part, anchor="numbers"),),
         counted=part.sentence,
         sections=tuple(
@@ -113,7 +118,7 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
         measures=(fields_measured(table, units, name=part.name, planned=planned, rng=rng.spawn(1)[0]),),
         scope=Scope(
             system=f"The weights of {name}", adversary="whoever has the weights, and a page with a field blacked out",
-            material=f"{len(table.fields)} private fields of {factor.groups} training documents",
+            material=f"{len(table.fields)} private fields of {documents}",
             categories=tuple(sorted({field.key for field in table.fields})), model=True,
             unfinished=f"{len(table.fields)} of {planned} fields" if len(table.fields) < planned else "",
             remedy="docleak reproduce cdmi/defences (on your pages with --documents), which stops such trainings "

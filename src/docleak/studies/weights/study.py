@@ -136,6 +136,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
             game = game_of(config, self.device)
             told.append({"threat": view_of(game, game.secrets[0]).text, "secrets": len(game.secrets),
                          "split": game.split, "left_out": game.left_out})  # fmt: skip
+        told[0]["attack"] = self.config.attack.name
         if len(told) > 1:
             return {**told[0], "shadow": {**told[1], "config": plain(self.games[1])}}
         return told[0] | ({"uncalibrated": shadow_of(self.config, self.device)[1]} if self.config.calibrate else {})

@@ -21,6 +21,8 @@ LABELS = {
 }
 #: "Nothing found" may be said where IpF's interval ends below this; 1 is no better than public data.
 EXCLUDED = 1.5
+#: And where so large a share of whole readings is excluded: where none was read, resampling IpF sees no risk of one.
+READ_AT_MOST = 0.1
 #: Share of tokens that public data alone have to guess: with fewer, the right one is hardly ever among the candidates.
 LEAST_GUESSED = 0.1
 
@@ -83,6 +85,11 @@ def _unsure(table: GameTable, left: int) -> str:
         )
     if factor.high > EXCLUDED:
         return f"so few documents do not exclude an improvement factor of {_most(factor)} (1: no better)"
+    read = table.estimates.get("perfect")
+    if read is not None and read.value == 0 and read.high is not None and read.high > READ_AT_MOST:
+        return (
+            f"{read.groups} documents do not exclude that {100 * read.high:.0f} % of such fields are read word for word"
+        )
     return ""
 
 

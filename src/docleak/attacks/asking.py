@@ -1,0 +1,119 @@
+"""Calling an attack, which may be somebody's own, and refusing what it gave: the same words for every kind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from docleak.documents.ranges import short
+from docleak.errors import AttackError
+
+F = TypeVar("F")
+#: Half a grey level: so far beyond [0, 1] a pixel is rounded, and shown as the end of the range.
+ROUNDING = 0.5 / 255
+
+
+class OwnAttackError(AttackError):
+    """An attack of somebody's own cannot be called, or gave what cannot be: no measurement that failed, a mistake."""
+
+
+class Named(Protocol):
+    """Whatever an attack is, it has a name to be blamed by."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def called(attack: Any, *given: Any, expected: str, **how: Any) -> object:
+    """What ``attack.run`` returns; AttackError where it takes something else than ``expected``."""
+    try:
+        inspect.signature(attack.run).bind(*given, **how)
+    except TypeError as fault:
+        raise OwnAttackError(
+            f"attack {attack.name!r}: its run cannot be called ({fault}); expected run({expected}), as in "
+            "docs/adding-an-attack.md."
+        ) from fault
+    threads = torch.get_num_threads()
+    try:
+        return attack.run(*given, **how)
+    finally:
+        torch.set_num_threads(threads)  # sums by another number of threads round differently
+
+
+def is_own(attack: object) -> bool:
+    """Whether an attack is somebody's own, and none of docleak's."""
+    return not type(attack).__module__.startswith("docleak.")
+
+
+def checked(attack: Named, returned: object, kind: type[F], faults: Iterable[str], expected: str) -> F:
+    """What an attack ``returned``; AttackError, which names it, where that is no ``kind``, or, of an attack of one's
+    own, for its ``faults``, all at once."""
+    if not isinstance(returned, kind):
+        raise OwnAttackError(f"attack {attack.name!r} returned {type_said(returned)}; expected {expected}.")
+    if is_own(attack) and (listed := "".join(f"\n  - {fault}" for fault in faults)):
+        raise OwnAttackError(
+            f"attack {attack.name!r} returned a {kind.__name__} that cannot be:{listed}\nExpected {expected}."
+        )
+    return returned
+
+
+def is_a(value: object, kind: type) -> bool:
+    """Whether a value is a number of that kind; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def odd_numbers(name: str, values: object, count: int, kind: type = Real) -> Iterator[str]:
+    """What is wrong with ``values`` that should be so many finite numbers of a kind."""
+    if not isinstance(values, tuple | list):
+        yield f"{name} is {type_said(values)}, no sequence of numbers"
+    elif len(values) != count:
+        yield f"{name} has {len(values)} numbers; expected {count}"
+    elif wrong := [one for one in values if not is_a(one, kind) or not np.isfinite(one)]:
+        yield f"{name} has {type_said(wrong[0])}, no {'whole' if kind is Integral else 'finite'} number"
+
+
+def odd_pixels(pixels: object, shape: Sequence[int], whose: str) -> Iterator[str]:
+    """What is wrong with ``pixels`` that should be a tensor of finite floats in [0, 1] with the shape, ``whose`` it
+    is."""
+    if not isinstance(pixels, Tensor) or not pixels.is_floating_point():
+        yield f"pixels is {type_said(pixels)}, not a tensor of floating-point numbers"
+    elif pixels.shape != torch.Size(shape):
+        yield f"pixels has the shape {tuple(pixels.shape)}; expected {whose}, {tuple(shape)}"
+    elif bad := int((~torch.isfinite(pixels)).sum()):
+        yield f"{bad} of {pixels.numel()} pixels are NaN or infinite"
+    elif float(pixels.min()) < -ROUNDING or float(pixels.max()) > 1 + ROUNDING:
+        low, high = float(pixels.min()), float(pixels.max())
+        yield f"pixels are from {low:.4g} to {high:.4g}, not in [0, 1] (clamp them, or divide by 255)"
+
+
+def odd_scores(name: str, values: object, count: int) -> Iterator[str]:
+    """What is wrong with ``values`` that should be an array (count,) of finite floats."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or values.shape != (count,):
+        yield f"{name} is {type_said(values)}; expected an array of floats and the shape ({count},)"
+    elif bad := int((~np.isfinite(values)).sum()):
+        yield f"{bad} of {count} {name} are NaN or infinite"
+
+
+def sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Sums of all tensors, which cost little, as texts, so that NaN is what it is."""
+    return {name: str(float(value.sum(dtype=torch.float32))) for name, value in tensors.items()}
+
+
+def state_of(module: nn.Module) -> tuple[dict[str, str], bool]:
+    """What tells whether somebody changed a model: sums of its weights, and whether it trains."""
+    return sums({name: value.detach() for name, value in module.state_dict().items()}), module.training
+
+
+def type_said(value: object) -> str:
+    """What somebody's own object gave, for messages: of a tensor type and shape, of a number or text itself."""
+    if isinstance(value, Tensor | np.ndarray):
+        kind = "a tensor" if isinstance(value, Tensor) else "an array"
+        return f"{kind} of {str(value.dtype).removeprefix('torch.')} and the shape {tuple(value.shape)}"
+    simple = value is None or isinstance(value, Real | str)
+    return short(value) if simple else f"an object of the type {type(value).__name__}"

@@ -1,0 +1,81 @@
+"""Asking an attack on pairs, which may be somebody's own, and checking what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+
+from docleak.attacks.asking import (
+    OwnAttackError,
+    called,
+    checked,
+    is_a,
+    is_own,
+    odd_numbers,
+    odd_pixels,
+    state_of,
+    sums,
+    type_said,
+)
+from docleak.attacks.pairs.parts import AttackOnPairs
+from docleak.attacks.pairs.together import PairFinding, Round
+from docleak.attacks.pairs.view import PairKnowledge, PairView
+
+EXPECTED = (
+    "a docleak.attacks.pairs.PairFinding: pixels, a tensor (B, 3, H, W) of finite numbers in [0, 1]; texts, B strings; "
+    "tokens, B tuples of whole numbers; labels, two tuples of B classes; evaluations, whole numbers from 0 to the "
+    "budget; qualities and seconds, numbers; rounds, a tuple of Round"
+)
+
+
+def ask(
+    attack: AttackOnPairs, view: PairView, knowledge: PairKnowledge, *, budget: int, generator: torch.Generator
+) -> PairFinding:
+    """What ``attack`` finds, which is given a copy of what it knows.
+
+    OwnAttackError, which names the attack, for a ``run`` that cannot be called, for what is no PairFinding or, of an
+    attack of one's own, none that can be, and where it leaves another gradient or model than it was given.
+    """
+
+    def given() -> tuple[Any, ...]:
+        return sums(view.gradient), state_of(view.model.module)
+
+    before, told = given(), deepcopy(knowledge) if is_own(attack) else knowledge
+    finding = called(
+        attack, view, told, expected="view, knowledge, *, budget, generator", budget=budget, generator=generator
+    )
+    if before != given():
+        raise OwnAttackError(
+            f"attack {attack.name!r} leaves another gradient or model than it was given; expected both as they were, "
+            "since what comes after the attack reads them, too. Let it work on copies (tensor.clone())."
+        )
+    return checked(attack, finding, PairFinding, _faults(finding, view, budget), EXPECTED)
+
+
+def _faults(finding: Any, view: PairView, budget: int) -> Iterator[str]:
+    (width, height), pairs = view.model.image_size, view.batch_size
+    yield from odd_pixels(finding.pixels, (pairs, 3, height, width), "that of the client's pictures")
+    texts: object = finding.texts
+    if not isinstance(texts, tuple | list) or len(texts) != pairs or not all(isinstance(one, str) for one in texts):
+        yield f"texts is {type_said(texts)}, not {pairs} strings"
+    for name, count in (("tokens", pairs), ("labels", 2)):
+        rows: object = getattr(finding, name)
+        if not isinstance(rows, tuple | list) or len(rows) != count:
+            yield f"{name} is {type_said(rows)}, not {count} tuples of whole numbers"
+            continue
+        for number, row in enumerate(rows):
+            length = pairs if name == "labels" or not isinstance(row, tuple | list) else len(row)
+            yield from odd_numbers(f"{name}[{number}]", row, length, Integral)
+    for name in ("image_evaluations", "text_evaluations"):
+        if not is_a(value := getattr(finding, name), Integral) or not 0 <= value <= budget:
+            yield f"{name} is {type_said(value)}; the budget is {budget}"
+    for name in ("image_quality", "text_quality", "image_seconds", "text_seconds", "align_seconds"):
+        if not is_a(value := getattr(finding, name), Real):
+            yield f"{name} is {type_said(value)}, no number"
+    rounds: object = finding.rounds
+    if not isinstance(rounds, tuple | list) or not all(isinstance(one, Round) for one in rounds):
+        yield f"rounds is {type_said(rounds)}, no tuple of Round"

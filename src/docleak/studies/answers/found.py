@@ -1,0 +1,74 @@
+"""What stands in the record of a release: its numbers by name, the best of them, and what could not be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from docleak.metrics.estimate import Estimate
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The attack that is right oftenest, on the providers with more than ``least`` questions (s as small as was asked
+    for). ``chance`` is the share of its guesses that saying the same of all is right about."""
+
+    name: str
+    accuracy: Estimate
+    chance: float
+    least: int = 0
+
+
+def numbers_in(record: Record, measure: str) -> dict[str, dict[str, Estimate]]:
+    """A measure's numbers by key or attack and name; {} where it was not measured."""
+    numbers = record.get(measure, {}).get("numbers", {})
+    return {part: {key: Estimate.of_json(number) for key, number in of.items()} for part, of in numbers.items()}
+
+
+def best_score(record: Record) -> tuple[str, Estimate]:
+    """The score of documents with the highest lower end, and its AUC."""
+    aucs = {name: of["auc"] for name, of in numbers_in(record, "documents").items()}
+    name = max(aucs, key=lambda one: (aucs[one].low or 0.0, aucs[one].value or 0.0))
+    return name, aucs[name]
+
+
+def surest_score(record: Record) -> tuple[str, float]:
+    """The score that surely finds most at 1 % false alarms, and the lower end of how much; 0 where nothing does."""
+    rates = {name: of["tpr_at_1_fpr"].low or 0.0 for name, of in numbers_in(record, "documents").items()}
+    name = max(rates, key=lambda one: rates[one])
+    return name, rates[name]
+
+
+def best_attack(record: Record) -> Best | None:
+    """The attack with the highest accuracy, if one could be measured."""
+    attacks = [
+        Best(name, accuracy, chance, least)
+        for name, (least, accuracy, chance) in _attacked(record).items()
+        if accuracy.value is not None and chance is not None
+    ]
+    return max(attacks, key=lambda best: best.accuracy.value or 0, default=None)
+
+
+def _attacked(record: Record) -> dict[str, tuple[int, Estimate, float | None]]:
+    """Attack -> the smallest s that was asked for, its accuracy there, and that of saying the same of all."""
+    told = {}
+    for name, numbers in numbers_in(record, "membership").items():
+        least = min(int(key.removeprefix("accuracy_s")) for key in numbers if key.startswith("accuracy_s"))
+        told[name] = least, numbers[f"accuracy_s{least}"], numbers[f"chance_s{least}"].value
+    return told
+
+
+def not_measured(record: Record) -> dict[str, str]:
+    """What was asked for of providers and could not be measured, key or attack -> why."""
+    keys = dict(record.get("memorisation", {}).get("remarks", {}))
+    failed = {name: one.why or "no value" for name, (_, one, _) in _attacked(record).items() if one.value is None}
+    return {**keys, **failed}
+
+
+def measured_in(record: Record) -> float | None:
+    """The epsilon that the losses show to be exceeded."""
+    first = next(iter(numbers_in(record, "membership").values()), {})
+    return first["epsilon_measured"].value if "epsilon_measured" in first else None
