@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,17 @@ def test_other_data_sets(command: Command, tmp_path: Path, spec: str, code: int,
     inked(tmp_path / "nothing" / "a.png", (60, 40), (5, 5, 20, 15))
     status, out, err = command("data", "check", spec)
     assert status == code and said in out + err and "Traceback" not in err, out + err
+
+
+def test_a_long_conversion_says_how_far_it_is(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set of receipts takes minutes to write: a line every two seconds, with what is left."""
+    assert command("data", "make", "one", "--count", 4)[0] == 0
+    now = count(0.0, 2.0)
+    monkeypatch.setattr("docleak.cli.data.monotonic", lambda: next(now))
+    code, out, err = command("data", "convert", "one", "out")
+    assert code == 0 and out == "4 pages written to out\n"
+    assert "1 of 4" in err and "3 of 4" in err
+    assert "of 4" not in command("data", "convert", "one", "again", "--json")[2]
 
 
 def test_convert_takes_the_first_pages_of_each_data_set_and_says_so(command: Command) -> None:

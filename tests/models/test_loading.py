@@ -31,6 +31,10 @@ def copy_of(name: str, directory: Path) -> Path:
     ("source", "said"),
     [
         ("./no/such/directory", "there is no model"),
+        (
+            "layoutlm-tiny",
+            "no model 'layoutlm-tiny'. That name is of another kind: LayoutLM (tiny), trained",
+        ),
         ("/no/such/directory", "there is no model"),
         ("donut-trian", "Did you mean 'donut-trained'?"),
         ("layoutlmv3-strat", "Did you mean 'layoutlmv3-start'?"),

@@ -13,13 +13,14 @@ import transformers as t
 
 from docleak.attacks.gradients.algebra.layoutlmv3 import recover_text
 from docleak.attacks.gradients.algebra.span import head_of
+from docleak.attacks.gradients.local_steps import Batching
 from docleak.attacks.gradients.selftest import self_test
 from docleak.attacks.gradients.view import GradientView
 from docleak.documents import Page, Question
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
 from docleak.models import load_model, pixels_of, trainable
-from docleak.models.base import IGNORED
+from docleak.models.base import IGNORED, pad
 from docleak.models.files import tokenizer_of
 from docleak.models.lora import Lora, adapt
 from docleak.models.shipped import CHECKPOINTS
@@ -96,6 +97,25 @@ def test_inputs_loss_and_gradient_are_those_of_transformers(model: Tagger) -> No
     assert head == ("classifier.weight" if isinstance(model, LiltTagger) else "classifier.out_proj.weight")
     unsure = recover_text(replace(view, gradient={**gradient, head: 2 * gradient[head]}))
     assert not unsure.exact, "tags that are not whole were believed"
+
+
+def test_a_loss_of_padded_text_is_that_of_transformers(model: Tagger) -> None:
+    """Clients pad to the longest of a batch or to a length; an audit that looks for the cause of a failed self-test
+    tries both."""
+    page = model.fit(make_pages(1, seed=3)[0])
+    example, pixels = model.encode(page, page.questions[0]), pixels_of(page.image)[None]
+    length = len(example.tensors["input_ids"]) + 7
+    fed = theirs(model, page)
+    texts = {"input_ids": 1, "bbox": 0, "labels": IGNORED, "attention_mask": 0}
+    fed |= {name: pad([fed[name][0], fed[name].new_zeros((length, *fed[name].shape[2:]))], value, pixels.device)[:1]
+            for name, value in texts.items()}  # fmt: skip
+    padded = model.padded(example, length)
+    with torch.no_grad():
+        ours = Batching(length).loss(model, pixels, [example], [0])
+        torch.testing.assert_close(ours, model.module(**fed).loss, rtol=2e-6, atol=0)
+        assert model.answer(pixels, [padded])[0].text == model.answer(pixels, [example])[0].text
+    assert model.transcript(padded) == model.transcript(example)
+    assert int((padded.tensors["labels"] != IGNORED).sum()) == int((example.tensors["labels"] != IGNORED).sum())
 
 
 def test_an_answer_is_the_words_of_the_kind_that_is_asked_for(model: Tagger) -> None:

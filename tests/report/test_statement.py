@@ -22,9 +22,20 @@ def of(*scoped: tuple[Scope | None, Severity]) -> Statement:
 def test_a_run_does_not_borrow_what_another_means() -> None:
     both = of((FIELDS, Severity.PARTIAL), (CANARIES, Severity.PARTIAL))
     assert both.means == f"{MEANS[Severity.PARTIAL]} A private training: {CLAIMED}"
-    assert both.risk.endswith(both.means)
+    assert both.means in both.risk
     unscoped = of((CANARIES, Severity.PARTIAL), (None, Severity.PARTIAL))
     assert unscoped.means == both.means
+
+
+def test_what_is_quoted_says_who_attacked_and_how_far_it_holds() -> None:
+    """Quoted alone, a count of one page would be taken for a rate, and for what anybody can do."""
+    one = replace(FIELDS, sample="One document is an example, not a rate.")
+    assert of((one, Severity.SEVERE)).risk.endswith(
+        f"{MEANS[Severity.SEVERE]} One document is an example, not a rate. Attacker assumed: a server."
+    )
+    both = of((one, Severity.SEVERE), (CANARIES, Severity.PARTIAL)).risk
+    assert both.endswith("Attacker assumed: a server; a reader.")
+    assert "Attacker" not in of((one, Severity.UNMEASURED)).risk, "nothing was attacked"
 
 
 def test_a_run_alone_says_what_it_means() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -98,8 +98,8 @@ def make(
 def _save(pages: Sequence[Page], out: Path, *, json_output: bool) -> None:
     from docleak.documents.folder import save
 
-    with working_in(out, whole=True, resumes=False):
-        directory = save(pages, out)
+    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
+        directory = save(_counted(pages, _now_and_then(report)), out)
     emit({"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
          json_output=json_output)  # fmt: skip
 
@@ -178,6 +178,13 @@ def _now_and_then(report: Callable[[int, int, str], None]) -> Callable[[int, int
             report(done, total, label)
 
     return told
+
+
+def _counted(pages: Sequence[Page], report: Callable[[int, int, str], None]) -> Iterator[Page]:
+    """The pages, each told to ``report`` when the next one is asked for."""
+    for number, page in enumerate(pages, start=1):
+        yield page
+        report(number, len(pages), page.name)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from torch import Tensor
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question, Word
 from docleak.errors import ModelError
-from docleak.models.base import Answer, Encoded, Transcript, normalised, pad, plain_ids, require_size
+from docleak.models.base import IGNORED, Answer, Encoded, Transcript, normalised, pad, plain_ids, require_size
 from docleak.models.files import (
     HALF,
     image_settings,
@@ -96,7 +96,8 @@ class LayoutLMv3:
             raise ModelError(f"padding to {length} tokens; {self.name} has positions for {self.max_tokens}.")
         there = len(example.tensors["input_ids"])
         lacking = max(0, length - there)
-        fill = {"input_ids": int(self.module.config.pad_token_id), "bbox": 0, "word_ids": PADDING}
+        pad_id = int(self.module.config.pad_token_id)
+        fill = {"input_ids": pad_id, "bbox": 0, "word_ids": PADDING, "labels": IGNORED}
         tensors = {
             name: F.pad(value, (0, 0) * (value.ndim - 1) + (0, lacking), value=fill[name]) if name in fill else value
             for name, value in example.tensors.items()

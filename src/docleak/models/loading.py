@@ -19,7 +19,7 @@ from docleak.files import parse_json
 from docleak.models.base import DocumentModel
 from docleak.models.device import pick_device
 from docleak.models.published.made import asked_for, made_at
-from docleak.models.shipped import CHECKPOINTS, SHIPPED
+from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.models.sizes import parse_size
 from docleak.models.vlm.families import is_vision_language
 from docleak.registry import Given, resolve
@@ -187,8 +187,10 @@ def locate(
             f"Pass {name!r} for what is here."
         )
     near = get_close_matches(name, shipped, n=1)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or ("/" not in name and (owned or near)):
+    other = {**SHIPPED, **SHIPPED_ENCODERS}.get(name, "")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or ("/" not in name and (owned or near or other)):
         hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = f" That name is of another kind: {other}." if other else hint
         raise ModelError(
             f"there is no {what} {source!r}.{hint} Shipped: {', '.join(shipped)}; otherwise give a directory "
             "written by save_pretrained, or a hub name like owner/model, or owner/model@revision."

@@ -41,8 +41,9 @@ class Scope:
     """What was audited, for the page that is signed: the ``system``, the ``material`` (pages, documents, providers),
     the ``categories`` of private fields (their keys), who the ``adversary`` is, and whether a finished ``model`` is
     what gives them away. ``remedies`` are what measures of this run did, as sentences; ``remedy`` is the command that
-    measures some. ``means``: what a verdict says, where the common words do not fit what was measured. ``unfinished``
-    says how far a run is that has not come to its end ("1 of 2 pages"); no ``categories`` say nothing of them."""
+    measures some. ``means``: what a verdict says, where the common words do not fit what was measured. ``sample`` is a
+    sentence on how far the numbers hold of other documents: the interval, or that there is none. ``unfinished`` says
+    how far a run is that has not come to its end ("1 of 2 pages"); no ``categories`` say nothing of them."""
 
     system: str
     material: str
@@ -52,6 +53,7 @@ class Scope:
     remedies: tuple[str, ...] = ()
     remedy: str = ""
     means: Mapping[Severity, str] = field(default_factory=dict)
+    sample: str = ""
     unfinished: str = ""
 
     @property
@@ -100,8 +102,11 @@ def statement(
     )
     tested = f"In tests with docleak {version} begun on {begun}" if runs else "In tests with docleak"
     means = _meaning([scope for scope, severity in scoped if severity is verdict.severity], verdict.severity)
-    risk = f"{tested}: {verdict.sentence} {means}"
     attacked = [scope for scope, severity in scoped if severity is not Severity.UNMEASURED]
+    samples = dict.fromkeys(scope.sample for scope in attacked if scope)
+    assumed = _told(scope.adversary for scope in attacked if scope)
+    risk = " ".join(filter(None, [f"{tested}: {verdict.sentence} {means}", *samples,
+                                  f"Attacker assumed: {assumed}." if assumed else ""]))  # fmt: skip
     serves = (*SECURITY, *([MODELS] if any(scope and scope.model for scope in attacked) else [])) if attacked else ()
     return Statement(means, facts, risk, serves, _measures(scopes), digest)
 

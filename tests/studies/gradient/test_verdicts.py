@@ -22,7 +22,7 @@ from docleak.report.card import model_card
 from docleak.report.measure import EXPLAINED, MEASURES, Measure
 from docleak.report.severity import Cell, Route, Severity, judge
 from docleak.runs.run import Run
-from docleak.studies.gradient.choices import Choice, said_of
+from docleak.studies.gradient.choices import Choice, effects, said_of
 from docleak.studies.gradient.measures import measures_of
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.utility import Utility
@@ -686,6 +686,33 @@ def test_without_a_comparison_the_page_names_the_command_for_the_most_exposed_mo
     page = html.unescape(write_report(run).read_text("utf-8"))
     assert "No defence was measured in this run" in page
     assert "docleak defend --model /some/where/mine --documents DIR --seed 0 --pages 10 --utility-steps 400" in page
+
+
+def test_what_is_quoted_agrees_with_what_was_counted(base: Run, trained: Run) -> None:
+    """A field without a place is in the scope and in no count: the page says which; and how far the counts hold."""
+    fields = len(trained.units()[0]["fields"]) + 1
+    for record in trained.units():
+        for kind in ("score", "floor", "ceiling"):
+            record[kind]["fields"].insert(0, asdict(FieldScore("company", "Nowhere Ltd")))
+        trained.write_unit(record["unit"], record, {})
+    page = " ".join(html.unescape(write_report(trained).read_text("utf-8")).split())
+    assert f"1 page with {fields} private fields, 1 of them without a place on the page: not scored" in page
+    assert "1 private field has no text or no place on the page and was not scored." in page
+    quoted = page.partition("<blockquote>")[2].partition("</blockquote>")[0]
+    assert quoted.endswith(
+        "One document is an example, not a rate. Attacker assumed: whoever receives one client's gradient."
+    )
+    quoted = " ".join(html.unescape(write_report(base).read_text("utf-8")).split()).partition("<blockquote>")[2]
+    quoted = quoted.partition("</blockquote>")[0]
+    assert quoted.count("Share of the fields read of ") == 2 and quoted.count("over 2 documents (n = ") == 2
+
+
+def test_the_first_page_says_what_update_kept_means() -> None:
+    told = choice("noise:sigma=1", 0, 0.0, "none", 0.45)
+    context = SimpleNamespace(**vars(told.context), title="Donut", pages=("a",))
+    plain = replace(choice("none", 6, 1.0, "severe", 0.8), context=context)
+    lines = effects([plain, told])
+    assert "update kept 0.310" in lines[1] and lines[-1].startswith("“Update kept” is the share of the update's")
 
 
 def test_the_defence_and_the_part_that_was_sent_are_in_every_sentence_that_is_quoted(

@@ -20,6 +20,8 @@ from docleak.documents.folder import save
 from docleak.errors import FederationError
 from docleak.models import load_model
 from docleak.studies.updates.case import UpdateCase, open_case
+from docleak.studies.updates.config import UpdatesConfig
+from docleak.studies.updates.study import UpdatesStudy
 from docleak.studies.updates.words import words_of
 from docleak.training.federated.capture import read_updates
 from docleak.training.taps.weights import weights_pair
@@ -98,6 +100,31 @@ def test_adapters_are_recorded_with_a_folder_that_loads(folder: Path, tmp_path: 
     assert case.update.details["batch_size"] == 3 and len(case.update.details["batches"][0]) == 3
     assert case.round.sent and all("lora_" in name for name in case.round.sent) and not case.unsent
     assert case.round.passes
+
+
+def test_two_folders_of_adapters_say_which_model_was_trained(folder: Path, tmp_path: Path) -> None:
+    """As peft's save_pretrained writes them; a whole state beside the base alone says what to pass."""
+    peft = pytest.importorskip("peft")
+    tokenizer, pages = AutoTokenizer.from_pretrained(str(folder / "model")), list(docleak.load_pages(folder / "pages"))
+    model = peft.get_peft_model(network(folder), peft.LoraConfig(r=2, target_modules=["query", "value"]))
+    model.save_pretrained(tmp_path / "before")
+    torch.save(model.state_dict(), tmp_path / "before.pt")
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    model(**app.batch_of(tokenizer, pages, True)).loss.backward()
+    optimiser.step()
+    model.save_pretrained(tmp_path / "after")
+    given = {"documents": str(folder / "pages"), "steps": (1,), "batch_sizes": (1,)}
+    config = UpdatesConfig(before=str(tmp_path / "before"), after=str(tmp_path / "after"), **given)
+    study = UpdatesStudy(config, device="cpu")
+    assert study.trained == str(tmp_path / "before")
+    case = study.case(study.chosen[0])
+    assert case.round.passes and all("lora_" in name for name in case.round.sent)
+    bare = UpdatesStudy(replace(config, before=str(tmp_path / "before.pt")), device="cpu")
+    with pytest.raises(FederationError, match=r"Pass --model: .*adapter_config\.json"):
+        _ = bare.model
+    based = UpdatesStudy(replace(bare.config, model=str(folder / "model")), device="cpu")
+    with pytest.raises(FederationError, match=r"with adapters \(LoRA\).*Pass as --model the folder that peft wrote"):
+        based.case(based.chosen[0])
 
 
 def test_a_trainer_that_cannot_be_recorded_goes_on(folder: Path, tmp_path: Path, caplog: Any) -> None:

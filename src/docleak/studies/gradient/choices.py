@@ -29,6 +29,10 @@ COLUMNS = {
     "kilobytes": Column("kB per round", 0), "milliseconds": Column("a step takes, ms", 0),
     "ssim": Column("SSIM of the template"),
 }  # fmt: skip
+MEANT_BY_KEPT = (
+    "“Update kept” is the share of the update's direction that still arrives, 1 = all of it; it is no measure of the "
+    "trained model"
+)
 MEANING = (
     "The attacker knows the defence and does to its own gradients what the client does. Leakage is what was read of "
     "the private fields, 0 to 1: in the picture (mean fuzz ratio, 95 % intervals over documents) or the share of "
@@ -167,8 +171,7 @@ def said_of(choices: Sequence[Choice]) -> list[str]:
     lines = [*_compared(plain, tried), *_lost(choices)]
     if all(choice.utility is None for choice in choices):
         lines.append(
-            "What a defence costs in right answers was not measured here: “update kept” is the share of the update's "
-            "direction that still arrives, 1 = all of it; it is no measure of the trained model. docleak defend "
+            f"What a defence costs in right answers was not measured here. {MEANT_BY_KEPT}. docleak defend "
             "--utility-steps 400 trains under each defence and measures it."
         )
     return lines
@@ -219,6 +222,8 @@ def effects(choices: Sequence[Choice]) -> list[str]:
         doubt = f"; it could not be told whether it helps: {_why(row)}" if not said.read and _untold(row) else ""
         summary = f"{row.summary[0].upper()}{row.summary[1:]}"
         lines.append(f"{summary}: {said.read} of {said.of} read; {_cost(row)}{doubt}.")
+    if any(row.cost.get("kept") is not None for row in tried):
+        lines.append(f"{MEANT_BY_KEPT}.")
     return lines
 
 

@@ -22,7 +22,7 @@ from docleak.studies.gradient.findings import FLOORS, ROUTES, answer_given, grou
 from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.pictures import PAGES_SHOWN, bar_of, pictures_of, text_of
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
-from docleak.studies.gradient.verdict import of_batches, textless, verdict
+from docleak.studies.gradient.verdict import of_batches, sampled, textless, verdict
 from docleak.studies.gradient.words import (
     LIMITS,
     METRICS,
@@ -99,10 +99,11 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
                 f"Training of {'; '.join(model.title for model in data.models)}, shared as gradients"
                 f"{part_sent(data.runs[0])}", in_place(data.runs[0]),
             ])),
-            material=" with ".join(counted_words(counts[f"{what}s"], f"{'private ' * (what == 'field')}{what}")
-                                   for what in ("page", "field")),
+            material=f"{counted_words(counts['pages'], 'page')} with {counted_words(counts['fields'], 'private field')}"
+            + f", {counts['placeless']} of them without a place on the page: not scored" * bool(counts["placeless"]),
             adversary="whoever receives one client's gradient",
             categories=categories_of(data.models),
+            sample=sampled(data.models),
             remedies=tuple(f"{told} To measure it, run {defend_command(data)}." for told in only_defended(data)),
             remedy="" if _compared(runs) else defend_command(data),
             unfinished=unfinished(data.runs, [unit.record for model in data.models for unit in model.units]),
@@ -188,12 +189,13 @@ def tokens_read(model: ModelResult) -> str:
 
 def _counts(data: ReportData) -> dict[str, int]:
     units = [unit for model in data.models for unit in model.units]
-    fields = {unit.identity: len(unit.score.fields) for unit in units}
+    fields = {unit.identity: unit.score.fields for unit in units}
     return {
         "models": len(data.models),
         "attacks": len({unit.record["attack"] for unit in units} - {*FLOORS}),
         "pages": len(fields),
-        "fields": sum(fields.values()),
+        "fields": sum(map(len, fields.values())),
+        "placeless": sum(field.mse is None for page in fields.values() for field in page),
         "namesakes": len(fields) - len({unit.page for unit in units}),
     }
 

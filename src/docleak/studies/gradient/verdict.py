@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from docleak.report.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
+from docleak.report.statement import counted_words
 from docleak.studies.gradient.exposed import in_place, part_sent, published
 from docleak.studies.gradient.findings import FLOORS, answer_given, text_recovered, text_taken, words_given
 from docleak.studies.gradient.results import MOMENTS, ModelResult
@@ -154,6 +155,19 @@ def _of_share(model: ModelResult, severity: Severity) -> list[str]:
     ]
 
 
+def sampled(models: Sequence[ModelResult]) -> str:
+    """How far the counts of fields read hold of other documents, to be quoted beside them; "" where nothing was."""
+    said = []
+    for model in models:
+        rate, of = model.findings.share, f" of {model.title}" if len(models) > 1 else ""
+        if model.documents < 2:
+            said.append("One document is an example, not a rate.")
+        elif rate.value is not None:
+            said.append(f"Share of the fields read{of}: {share(rate)}, {between(rate)} over {rate.groups} documents "
+                        f"(n = {rate.n} fields).")  # fmt: skip
+    return " ".join(dict.fromkeys(said))
+
+
 def _apart(model: ModelResult) -> list[str]:
     """What is no finding, or could not be counted."""
     cells = model.findings.judgement.cells
@@ -173,9 +187,12 @@ def _apart(model: ModelResult) -> list[str]:
     if lost and lost < len(cells):
         lines.append(f"{lost} of the fields not read cannot be read on the true page either.")
     if unscored:
-        lines.append(f"{unscored} private fields have no text or no place on the page and were not scored.")
+        has, was = ("has", "was") if unscored == 1 else ("have", "were")
+        fields = counted_words(unscored, "private field")
+        lines.append(f"{fields} {has} no text or no place on the page and {was} not scored.")
     if unseen:
-        lines.append(f"{unseen} private fields never entered the model, so no route could give them.")
+        fields, them = counted_words(unseen, "private field"), "it" if unseen == 1 else "them"
+        lines.append(f"{fields} never entered the model, so no route could give {them}.")
     return lines
 
 

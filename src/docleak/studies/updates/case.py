@@ -286,10 +286,15 @@ def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
     named = dict(model.module.named_parameters())
     lacking = [name for name, _ in trainable(model.module) if name not in start]
     if lacking:
+        advice = "Pass the --model that was trained; arrays must have its parameters' names."
+        if any("lora_" in name for name in start) and not any("lora_" in name for name in named):
+            advice = (
+                "Those are of a model with adapters (LoRA), and this one has none. Pass as --model the folder that "
+                "peft wrote, with adapter_config.json."
+            )
         raise FederationError(
             f"{update.name}: the weights sent lack {len(lacking)} of the {len(named)} parameters of {model.name!r}, "
-            f"first {lacking[0]!r}; they hold {', '.join(sorted(start)[:3])} ... Pass the --model that was trained; "
-            "arrays must have its parameters' names."
+            f"first {lacking[0]!r}; they hold {', '.join(sorted(start)[:3])} ... {advice}"
         )
     set_parameters(model, {name: start[name].astype(np.float32) for name, _ in trainable(model.module)})
     with torch.no_grad():

@@ -123,14 +123,18 @@ class UpdatesStudy(Study[UpdatesConfig]):
         """The model that was trained. It holds the start of the update that was opened last."""
         first = self.chosen[0]
         if not self.trained:
-            raise FederationError(f"{first.name}: the capture does not say which model was trained. Pass --model.")
+            raise FederationError(
+                f"{first.name}: nothing says which model was trained. Pass --model: its folder or hub name; of "
+                "adapters (LoRA) the folder that peft wrote, with adapter_config.json."
+            )
         return load_model(self.trained, device=self.device)
 
     @property
     def trained(self) -> str:
         """The name or folder of the model that was trained; "" where nothing says it."""
         config = self.config
-        began = config.before if (Path(config.before) / "config.json").is_file() else ""
+        saved = any((Path(config.before) / name).is_file() for name in ("config.json", "adapter_config.json"))
+        began = config.before if saved else ""
         return config.model or str(self.chosen[0].details.get("model") or "") or began
 
     def check(self, say: Callable[[str], None]) -> None:
