@@ -573,7 +573,7 @@ MAPPING = "expected a mapping from the gradient's names to tensors of floats"
 @pytest.mark.parametrize(
     ("defence", "said"),
     [
-        (Wrong(_as_arrays), f"protect of defence Wrong gave an object of the type ndarray for .*; {MAPPING}"),
+        (Wrong(_as_arrays), f"protect of defence Wrong gave an array of float32 and the shape .* for .*; {MAPPING}"),
         (Wrong(list), f"protect of defence Wrong gave an object of the type list; {MAPPING}"),
         (Wrong(lambda gradient: None), "protect of defence Wrong gave None; expected"),
         (Wrong(_renamed), "gave something for 'x.*, which the gradient does not have"),
