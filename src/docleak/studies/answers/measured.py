@@ -22,9 +22,9 @@ from docleak.report.measure import (
     shift,
 )
 from docleak.report.severity import Severity
-from docleak.studies.answers.found import Record, best_attack, measured_in, not_measured, numbers_in
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED
+from docleak.studies.answers.record import Record, best_attack, measured_in, not_measured, numbers_in
 from docleak.studies.answers.verdict import fields_known, severity_of, unsound
 
 #: Measures of documents, and the rates of a score that they are the greatest of.

@@ -21,8 +21,8 @@ from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.answers.config import CONTROL
-from docleak.studies.answers.found import Record, best_attack, best_score, measured_in, numbers_in
 from docleak.studies.answers.measured import compared_with, measures_of
+from docleak.studies.answers.record import Record, best_attack, best_score, measured_in, numbers_in
 from docleak.studies.answers.shipped import SHIPPED
 from docleak.studies.answers.verdict import confidence_of, headline_of, said_of, sentences, severity_of
 

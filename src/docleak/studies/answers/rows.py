@@ -13,7 +13,7 @@ from docleak.report.table import Column
 from docleak.runs.run import Run
 from docleak.studies.answers.config import WITHOUT_MODEL, AnswersConfig
 from docleak.studies.answers.counting import draw_keys, draw_providers
-from docleak.studies.answers.found import numbers_in
+from docleak.studies.answers.record import numbers_in
 from docleak.studies.study import TableRow
 
 #: The most questions of which a provider must have more.

@@ -30,9 +30,9 @@ from docleak.studies.answers.config import (
     Release,
 )
 from docleak.studies.answers.documents import sides_of
-from docleak.studies.answers.found import numbers_in
 from docleak.studies.answers.measures import MEASURED, Bench
 from docleak.studies.answers.reading import read_run
+from docleak.studies.answers.record import numbers_in
 from docleak.studies.answers.red import BY_PROVIDER, draw_providers
 from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
 from docleak.studies.answers.store import division_of, rounds_done

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from docleak.metrics.estimate import Estimate
 from docleak.report.severity import Severity, worst
-from docleak.studies.answers.found import (
+from docleak.studies.answers.record import (
     Record,
     best_attack,
     best_score,
