@@ -121,8 +121,8 @@ def test_numbers_are_recomputed_from_disk(tmp_path: Path, played: Path) -> None:
 
 
 def test_other_settings_do_not_join_a_run(tmp_path: Path, played: Path) -> None:
-    with pytest.raises(RunError, match="weight"):
-        begin(WeightsStudy(replace(SMALL, attack=replace(SMALL.attack, weight=0.1))), played)
+    with pytest.raises(RunError, match="top_p"):
+        begin(WeightsStudy(replace(SMALL, attack=replace(SMALL.attack, top_p=0.3))), played)
     with pytest.raises(RunError, match="no finished field"):
         read_table(Run.open(tmp_path / "empty", {}), rng=np.random.default_rng(0))
 

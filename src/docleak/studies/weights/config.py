@@ -212,9 +212,8 @@ class WeightsConfig:
             idle = [name for name in ("weight", "mean") if getattr(attack, name) != getattr(CdmiConfig(), name)]
             if idle and attack.weight:
                 faults.append(
-                    f"{' and '.join(idle)} of attack cdmi are for a target whose loss is asked: one trained for mlm "
-                    "guesses tokens itself, and is read without them (section 4.3). Leave them out, or take another "
-                    "--task"
+                    f"attack cdmi is given {' and '.join(idle)}, for a target whose loss is asked: one trained for mlm "
+                    "guesses tokens itself, and is read without (section 4.3). Leave it out, or take another --task"
                 )
         return faults
 
