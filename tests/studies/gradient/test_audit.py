@@ -587,6 +587,23 @@ def test_the_threat_model_says_what_was_exposed(change: dict[str, Any], key: str
     json.dumps(model)
 
 
+@pytest.mark.parametrize(
+    ("tagging", "known", "said", "unsaid"),
+    [
+        ([True], {}, "asked nothing, the tags of all words", "question"),
+        ([True], {"answer_known": False}, "no tags: random ones", "answer"),
+        ([True], {"recover_text": True}, "nothing of the text: no tags, no OCR words", "question"),
+        ([False, True], {}, "the tags of all words the client's question", "no question"),
+        ([False], {}, "the client's question", "tags"),
+    ],
+)
+def test_of_models_that_tag_words_no_question_is_said_to_be_known(
+    tagging: list[bool], known: dict[str, bool], said: str, unsaid: str
+) -> None:
+    told = " ".join(threat_model(GradientConfig(exposure=Exposure(**known)), tagging)["knows"])  # type: ignore[arg-type]
+    assert said in told and unsaid not in told
+
+
 @pytest.mark.parametrize(("question", "answer"), [(True, True), (False, True), (True, False), (False, False)])
 def test_what_was_read_first_is_neither_made_up_nor_given(question: bool, answer: bool) -> None:
     exposure = Exposure(question_known=question, answer_known=answer, recover_text=True)

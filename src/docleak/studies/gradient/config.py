@@ -3,7 +3,7 @@ words a report can print. Nothing that computes is imported before it is asked f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from docleak.attacks.registries import ATTACKS
@@ -167,8 +167,9 @@ def least_budget(name: str, rounds: int) -> int:
     return attack.least_budget(rounds) if isinstance(attack, GradientAttack) else 1
 
 
-def threat_model(config: GradientConfig) -> dict[str, object]:
-    """Who the adversary is, what it sees and knows, what it wants and cannot do."""
+def threat_model(config: GradientConfig, tagging: Collection[bool] = (False,)) -> dict[str, object]:
+    """Who the adversary is, what it sees and knows, what it wants and cannot do; ``tagging``: whether the models tag
+    words, and are asked nothing."""
     exposure = config.exposure
     number = "one example" if config.batch_size == 1 else f"a batch of {config.batch_size} pages, averaged"
     parts = f"of the {' and '.join(exposure.stages)} parameters" if exposure.stages else "of every trainable parameter"
@@ -188,7 +189,7 @@ def threat_model(config: GradientConfig) -> dict[str, object]:
         ],
         "knows": [
             f"the {template} of the page and where its private fields are",
-            *_text_known(config),
+            *_text_known(config, tagging),
         ],
         "wants": "the private fields' pixels, legible enough for an OCR engine to read",
         "cannot": ["change the model or the protocol", "see any page, or the other clients' data"],
@@ -209,17 +210,23 @@ def _defended(exposure: Exposure) -> tuple[str, str]:
     return f"template (published under {told}{cleaned})", f"; the defence {exposure.defense} leaves it as it is"
 
 
-def _text_known(config: GradientConfig) -> list[str]:
+def _text_known(config: GradientConfig, tagging: Collection[bool]) -> list[str]:
     """What the adversary has of the text side before it looks for pixels."""
     exposure = config.exposure
     if exposure.recover_text:
+        labels = "no tags" if all(tagging) else "no question, no answer"
         return [
-            "nothing of the text: no question, no answer, no OCR words; what the attacks use of them was read out of "
-            "the gradient first"
+            f"nothing of the text: {labels}, no OCR words; what the attacks use of them was read out of the gradient "
+            "first"
         ]
-    return [
+    tags = "the tags of all words" if exposure.answer_known else "no tags: random ones stand in for them"
+    asked = [
         "the client's question" if exposure.question_known else "no question: random tokens stand in for it",
         "the answer" if exposure.answer_known else "no answer: random tokens stand in for it",
+    ]
+    return [
+        *([f"of a model that tags words, which is asked nothing, {tags}"] if any(tagging) else []),
+        *([] if all(tagging) else asked),
         "for models that read OCR words beside the picture (LayoutLMv3): those words and boxes, as in the paper; "
         "there the attack shows what the picture alone gives away",
     ]

@@ -22,6 +22,7 @@ from docleak.errors import RecipeError
 from docleak.metrics import Estimate, PageScore, load_engine, page_values, score_page
 from docleak.models import DocumentModel, image_of, model_card, trainable
 from docleak.models.stages import STAGES
+from docleak.models.tagging import Tagger
 from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
@@ -173,7 +174,7 @@ class GradientStudy(TableStudy[GradientConfig]):
         left_out = skipped(c, self.device)
         return {
             "models": models,
-            "threat_model": threat_model(c),
+            "threat_model": threat_model(c, [isinstance(self._model(source), Tagger) for source in c.models]),
             "signature": signature,
             "trained_here": said_of_training(c),
             "shortage": shortage(c, self.device),
