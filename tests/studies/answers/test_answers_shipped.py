@@ -78,7 +78,8 @@ def test_a_short_audit_of_some_providers(tmp_path: Path, monkeypatch: pytest.Mon
     assert [part.name for part in reading.parts] == [f"answers of {shipped.RELEASED}"], "the control is no part"
     said = "\n".join(reading.lines)
     assert "Who took part" in said and "public model:" not in said
-    assert " of 50 guesses about 12 providers (in each draw those that APK is told of are left out)" in said
+    alone = "the 95 % interval is this attack's alone, not widened for the choice; "
+    assert f" of 50 guesses about 12 providers ({alone}in each draw those that APK is told of are left out)" in said
     assert (
         "of 2 of 12 providers whether they took part"
         in AnswersStudy.read([run], np.random.default_rng(0)).sections[1].body
