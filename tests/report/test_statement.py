@@ -29,9 +29,9 @@ def test_a_run_does_not_borrow_what_another_means() -> None:
 
 def test_what_is_quoted_says_who_attacked_and_how_far_it_holds() -> None:
     """Quoted alone, a count of one page would be taken for a rate, and for what anybody can do."""
-    one = replace(FIELDS, sample="One document is an example, not a rate.")
+    one = replace(FIELDS, sample="Gradients of one document are an example, not a rate.")
     assert of((one, Severity.SEVERE)).risk.endswith(
-        f"{MEANS[Severity.SEVERE]} One document is an example, not a rate. Attacker assumed: a server."
+        f"{MEANS[Severity.SEVERE]} Gradients of one document are an example, not a rate. Attacker assumed: a server."
     )
     both = of((one, Severity.SEVERE), (CANARIES, Severity.PARTIAL)).risk
     assert both.endswith("Attacker assumed: a server; a reader.")

@@ -234,6 +234,6 @@ def test_an_attack_that_never_looks_at_the_target_finds_nothing_and_is_refused()
 def test_settings_of_the_attack_that_a_task_does_not_read_are_refused() -> None:
     """A target trained for mlm is read without weight and mean, which were taken and ignored."""
     for idle in ("weight=0.6", "mean=arithmetic"):
-        with pytest.raises(AttackError, match=f"{idle.split('=')[0]} of attack cdmi .*loss is asked"):
+        with pytest.raises(AttackError, match=f"given {idle.split('=')[0]}, for a target whose loss is asked"):
             WeightsConfig(attack=f"cdmi:{idle}")  # type: ignore[arg-type]
         WeightsConfig(task="ee-spade", attack=f"cdmi:{idle}")  # type: ignore[arg-type]

@@ -161,7 +161,7 @@ def sampled(models: Sequence[ModelResult]) -> str:
     for model in models:
         rate, of = model.findings.share, f" of {model.title}" if len(models) > 1 else ""
         if model.documents < 2:
-            said.append("One document is an example, not a rate.")
+            said.append("Gradients of one document are an example, not a rate.")
         elif rate.value is not None:
             said.append(f"Share of the fields read{of}: {share(rate)}, {between(rate)} over {rate.groups} documents "
                         f"(n = {rate.n} fields).")  # fmt: skip
