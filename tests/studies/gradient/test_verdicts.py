@@ -700,7 +700,8 @@ def test_what_is_quoted_agrees_with_what_was_counted(base: Run, trained: Run) ->
     assert "1 private field has no text or no place on the page and was not scored." in page
     quoted = page.partition("<blockquote>")[2].partition("</blockquote>")[0]
     assert quoted.endswith(
-        "Gradients of one document are an example, not a rate. Attacker assumed: whoever receives one client's gradient."
+        "Gradients of one document are an example, not a rate. "
+        "Attacker assumed: whoever receives one client's gradient."
     )
     quoted = " ".join(html.unescape(write_report(base).read_text("utf-8")).split()).partition("<blockquote>")[2]
     quoted = quoted.partition("</blockquote>")[0]
