@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from docleak.errors import AttackError
 from docleak.models.base import pixels_of
 from docleak.models.tiny import donut_start
 from docleak.training.update import client_gradient
+from tests.small import Returning
 
 Case = tuple[GradientView, Knowledge]
 
@@ -29,19 +29,6 @@ def case() -> Case:
     gradient = client_gradient(model, pixels_of(page.image)[None], inputs)
     template, private = pixels_of(blank_template(page))[None], torch.from_numpy(private_mask(page))[None]
     return GradientView(model, gradient), Knowledge(template, private, inputs)
-
-
-@dataclass(frozen=True)
-class Returning:
-    """Returns what it is told."""
-
-    make: Callable[[GradientView, Knowledge], Any]
-    name: str = "mine"
-    paper: str = "none"
-    summary: str = "a test's"
-
-    def run(self, view: GradientView, knowledge: Knowledge, *, budget: int, generator: Any, on_evaluation: Any) -> Any:
-        return self.make(view, knowledge)
 
 
 def asked(attack: Any, case: Case, budget: int = 3) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,19 +21,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models.encoders.scrubbing import extract, scrub
 from docleak.models.encoders.tiny import shipped_tokenizer, tiny_encoder
-
-
-@dataclass(frozen=True)
-class Returning:
-    """Returns what it is told."""
-
-    make: Callable[..., Any]
-    name: str = "mine"
-    paper: str = "none"
-    summary: str = "a test's"
-
-    def run(self, view: Any, knowledge: Any, **how: Any) -> Any:
-        return self.make(view, knowledge)
+from tests.small import Returning
 
 
 class Unable(Returning):
@@ -116,7 +104,7 @@ def test_an_attack_on_weights_leaves_the_models_as_they_were() -> None:
         return Finding((attempt(view),), 1)
 
     try:
-        with pytest.raises(AttackError, match="'mine' leaves the target with other weights, or training"):
+        with pytest.raises(AttackError, match=r"'mine' leaves the target with other weights, .* in another mode"):
             read(Returning(training))
         with pytest.raises(AttackError, match="'mine' leaves the public model with other weights"):
             read(Returning(tuning))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar
 
@@ -30,18 +32,19 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-def called(attack: Any, *given: Any, expected: str, **how: Any) -> object:
-    """What ``attack.run`` returns; AttackError where it takes something else than ``expected``."""
+def called(attack: Any, given: Mapping[str, Any], **how: Any) -> object:
+    """What ``attack.run`` returns, ``given`` by position and ``how`` by name; OwnAttackError where it takes others."""
     try:
-        inspect.signature(attack.run).bind(*given, **how)
+        inspect.signature(attack.run).bind(*given.values(), **how)
     except TypeError as fault:
+        expected = ", ".join([*given, *(["*", *how] if how else [])])
         raise OwnAttackError(
             f"attack {attack.name!r}: its run cannot be called ({fault}); expected run({expected}), as in "
             "docs/adding-an-attack.md."
         ) from fault
     threads = torch.get_num_threads()
     try:
-        return attack.run(*given, **how)
+        return attack.run(*given.values(), **how)
     finally:
         torch.set_num_threads(threads)  # sums by another number of threads round differently
 
@@ -61,6 +64,46 @@ def checked(attack: Named, returned: object, kind: type[F], faults: Iterable[str
             f"attack {attack.name!r} returned a {kind.__name__} that cannot be:{listed}\nExpected {expected}."
         )
     return returned
+
+
+@contextmanager
+def left_alone(
+    attack: str, models: Sequence[tuple[str, nn.Module]], gradients: Sequence[Mapping[str, Tensor]] = (), *,
+    forget: Callable[[], object] = lambda: None,
+) -> Iterator[None]:  # fmt: skip
+    """OwnAttackError where ``attack`` leaves one of the models, by name, or of the gradients as another one: what comes
+    after it would be measured on that. ``forget`` is called first, also where the attack failed."""
+    states, sums = [_state(module) for _, module in models], [_sums(one.values()) for one in gradients]
+    try:
+        yield
+    finally:
+        differ = [name for (name, module), state in zip(models, states, strict=True) if _state(module) != state]
+        if differ:
+            forget()
+    if differ:
+        raise OwnAttackError(
+            f"attack {attack!r} leaves {' and '.join(dict.fromkeys(differ))} with other weights, others of them to be "
+            "trained, or in another mode, than it was given; expected the model as it was. Let it work on a copy "
+            "(copy.deepcopy(model))."
+        )
+    if sums != [_sums(one.values()) for one in gradients]:
+        raise OwnAttackError(
+            f"attack {attack!r} leaves another gradient than it was given; expected view.gradient as it was, "
+            "since what comes after the attack reads it, too. Let it work on copies (tensor.clone())."
+        )
+
+
+def _state(module: nn.Module) -> tuple[bytes, tuple[bool, ...], bool]:
+    """Sums of all weights, which of them are trained, and whether the model trains."""
+    weights = [weight for weight in chain(module.parameters(), module.buffers()) if weight.is_floating_point()]
+    return _sums(weights), tuple(weight.requires_grad for weight in weights), module.training
+
+
+@torch.no_grad()
+def _sums(tensors: Iterable[Tensor]) -> bytes:
+    """Sums of tensors, which cost little, so that NaN is what it is."""
+    sums = [tensor.sum(dtype=torch.float32).cpu() for tensor in tensors]
+    return torch.stack(sums).numpy().tobytes() if sums else b""
 
 
 def is_a(value: object, kind: type) -> bool:
@@ -98,16 +141,6 @@ def odd_scores(name: str, values: object, count: int) -> Iterator[str]:
         yield f"{name} is {type_said(values)}; expected an array of floats and the shape ({count},)"
     elif bad := int((~np.isfinite(values)).sum()):
         yield f"{bad} of {count} {name} are NaN or infinite"
-
-
-def sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Sums of all tensors, which cost little, as texts, so that NaN is what it is."""
-    return {name: str(float(value.sum(dtype=torch.float32))) for name, value in tensors.items()}
-
-
-def state_of(module: nn.Module) -> tuple[dict[str, str], bool]:
-    """What tells whether somebody changed a model: sums of its weights, and whether it trains."""
-    return sums({name: value.detach() for name, value in module.state_dict().items()}), module.training
 
 
 def type_said(value: object) -> str:

@@ -105,12 +105,12 @@ def announced_noise(defense: GradientDefense, gradient: Gradient, model: Documen
     """
     if not isinstance(defense, Noisy):
         return 0.0
+    if type(defense).__module__.startswith("docleak."):
+        return defense.noise_std
+    one, other = (protected(defense, gradient, model, generator=torch.Generator().manual_seed(k)) for k in range(2))
     said, whose = defense.noise_std, f"defence {type(defense).__name__}"
     if not isinstance(said, int | float) or not 0 <= said < math.inf:
         raise DefenseError(f"{whose}: noise_std is {said!r}; expected a standard deviation of 0 or more.")
-    if type(defense).__module__.startswith("docleak."):
-        return float(said)
-    one, other = (protected(defense, gradient, model, generator=torch.Generator().manual_seed(k)) for k in range(2))
     apart = torch.cat([(one[name] - other[name]).flatten().double() for name in one] or [torch.zeros(1)])
     added = float(apart[apart != 0].square().mean().div(2).sqrt()) if bool((apart != 0).any()) else 0.0
     if math.isfinite(added) and not said / NOISE_FACTOR <= added <= said * NOISE_FACTOR:

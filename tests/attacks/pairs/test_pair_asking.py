@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,19 +10,7 @@ import torch
 
 from docleak.attacks.pairs import PAIRS, PairFinding, asking
 from docleak.errors import AttackError
-
-
-@dataclass(frozen=True)
-class Returning:
-    """Returns what it is told."""
-
-    make: Callable[..., Any]
-    name: str = "mine"
-    paper: str = "none"
-    summary: str = "a test's"
-
-    def run(self, view: Any, knowledge: Any, *, budget: int, generator: Any) -> Any:
-        return self.make(view, knowledge)
+from tests.small import Returning
 
 
 def reconstruct(attack: Any, victim: Any) -> PairFinding:
@@ -62,6 +49,6 @@ def test_an_attack_on_pairs_leaves_the_model_as_it_was(victim: Any) -> None:
             next(view.model.module.parameters()).add_(1)
         return pair()
 
-    with pytest.raises(AttackError, match="'mine' leaves another gradient or model"):
+    with pytest.raises(AttackError, match="'mine' leaves the client's model with other weights"):
         reconstruct(Returning(writing), victim)
     assert isinstance(reconstruct(PAIRS.load("tag"), victim), PairFinding)

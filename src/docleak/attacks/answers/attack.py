@@ -11,7 +11,7 @@ import numpy as np
 
 from docleak.attacks.answers.features import GROUPS, FeatureTable
 from docleak.attacks.answers.membership import ApkConfig, AzkConfig, Guess, apk, azk, cls1, cls2, hard_vote
-from docleak.attacks.asking import called, checked, odd_scores, type_said
+from docleak.attacks.asking import called, checked, is_own, odd_scores, type_said
 from docleak.errors import AttackError
 
 EXPECTED = (
@@ -119,12 +119,13 @@ AZK_VOTING, APK_VOTING = replace(AZK, votes=True), replace(APK, votes=True)
 
 
 def ask_who(attack: AnswersAttack, view: ProvidersView, knowledge: Mapping[str, bool], *, seed: int) -> Guess:
-    """What ``attack`` says of all the view's providers; it is given a copy of what it sees and knows.
+    """What ``attack`` says of all the view's providers; one of one's own is given a copy of what it sees.
 
     OwnAttackError, which names the attack, for a ``run`` that cannot be called, and for what is no Guess or, of an
     attack of one's own, none that can be: one that leaves out whom it is not sure of would be right too often.
     """
-    guess = called(attack, deepcopy(view), dict(knowledge), expected="view, knowledge, *, seed", seed=seed)
+    seen = deepcopy(view) if is_own(attack) else view
+    guess = called(attack, {"view": seen, "knowledge": dict(knowledge)}, seed=seed)
     return checked(attack, guess, Guess, _faults(guess, view.providers), EXPECTED)
 
 

@@ -9,18 +9,7 @@ from typing import Any
 
 import torch
 
-from docleak.attacks.asking import (
-    OwnAttackError,
-    called,
-    checked,
-    is_a,
-    is_own,
-    odd_numbers,
-    odd_pixels,
-    state_of,
-    sums,
-    type_said,
-)
+from docleak.attacks.asking import called, checked, is_a, is_own, left_alone, odd_numbers, odd_pixels, type_said
 from docleak.attacks.pairs.parts import AttackOnPairs
 from docleak.attacks.pairs.together import PairFinding, Round
 from docleak.attacks.pairs.view import PairKnowledge, PairView
@@ -40,19 +29,9 @@ def ask(
     OwnAttackError, which names the attack, for a ``run`` that cannot be called, for what is no PairFinding or, of an
     attack of one's own, none that can be, and where it leaves another gradient or model than it was given.
     """
-
-    def given() -> tuple[Any, ...]:
-        return sums(view.gradient), state_of(view.model.module)
-
-    before, told = given(), deepcopy(knowledge) if is_own(attack) else knowledge
-    finding = called(
-        attack, view, told, expected="view, knowledge, *, budget, generator", budget=budget, generator=generator
-    )
-    if before != given():
-        raise OwnAttackError(
-            f"attack {attack.name!r} leaves another gradient or model than it was given; expected both as they were, "
-            "since what comes after the attack reads them, too. Let it work on copies (tensor.clone())."
-        )
+    told = deepcopy(knowledge) if is_own(attack) else knowledge
+    with left_alone(attack.name, [("the client's model", view.model.module)], [view.gradient]):
+        finding = called(attack, {"view": view, "knowledge": told}, budget=budget, generator=generator)
     return checked(attack, finding, PairFinding, _faults(finding, view, budget), EXPECTED)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from docleak.attacks.asking import OwnAttackError, called, checked, is_a, is_own, odd_numbers, state_of, type_said
+from docleak.attacks.asking import called, checked, is_a, is_own, left_alone, odd_numbers, type_said
 from docleak.attacks.weights.cdmi import Attempt, Finding, WeightsAttack
 from docleak.attacks.weights.view import PublicKnowledge, WeightsView
 
@@ -31,20 +31,10 @@ def ask(
     OwnAttackError, which names the attack, for a ``run`` that cannot be called, for what is no Finding or, of an attack
     of one's own, none that can be, and where it leaves a model as another one.
     """
-    given, own = view, is_own(attack)
-    models = {"target": view.target.module, "public model": knowledge.model.module} if own else {}
-    if own:
-        given = replace(view, page=deepcopy(view.page))
-    before = {name: state_of(module) for name, module in models.items()}
-    finding = called(
-        attack, given, knowledge, expected="view, knowledge, *, budget, generator", budget=budget, generator=generator
-    )
-    if changed := [name for name, module in models.items() if state_of(module) != before[name]]:
-        raise OwnAttackError(
-            f"attack {attack.name!r} leaves the {' and the '.join(changed)} with other weights, or training; expected "
-            "models as they were given, since the fields that come after are attacked with them. Let it work on a copy "
-            "(copy.deepcopy(model))."
-        )
+    given = replace(view, page=deepcopy(view.page)) if is_own(attack) else view
+    models = [("the target", view.target.module), ("the public model", knowledge.model.module)]
+    with left_alone(attack.name, models):
+        finding = called(attack, {"view": given, "knowledge": knowledge}, budget=budget, generator=generator)
     faults = _faults(finding, budget, len(view.positions), len(view.target.tokenizer))
     return checked(attack, finding, Finding, faults, EXPECTED)
 

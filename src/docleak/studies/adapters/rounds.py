@@ -15,8 +15,8 @@ from torch import Tensor
 from docleak.attacks.gradients.algebra.first_layer import Sent, Words, recover_words
 from docleak.attacks.gradients.algebra.subspace import Rows, Subspace
 from docleak.attacks.gradients.local_steps import Optimiser
-from docleak.defenses import DEFENSES, GradientDefense, Noisy
-from docleak.defenses.defense import protected
+from docleak.defenses import DEFENSES, GradientDefense
+from docleak.defenses.defense import announced_noise, protected
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
@@ -137,13 +137,14 @@ class Federation:
         }
         self._put({name: start[name] - value for name, value in mean.items()})
         seen = Sent.of(mean if c.summed else sent[0], start, self.optimiser, c.steps)
-        extra = self._added + noise / (c.learning_rate * c.steps)
+        extra = self._announced(delta) + noise / (c.learning_rate * c.steps)
         return replace(seen, noise={n: seen.noise.get(n, 0.0) + extra for n in seen.update}) if extra else seen
 
-    @property
-    def _added(self) -> float:
-        defense = DEFENSES.load(self.config.defense)
-        return defense.noise_std if isinstance(defense, Noisy) else 0.0
+    def _announced(self, delta: Named) -> float:
+        c, defense = self.config, DEFENSES.load(self.config.defense)
+        if not isinstance(defense, GradientDefense):
+            return 0.0
+        return announced_noise(defense, {n: v / (c.learning_rate * c.steps) for n, v in delta.items()}, self.model)
 
     def _protected(self, delta: Named, generator: torch.Generator) -> Named:
         """What leaves the client instead of ``delta``."""

@@ -4,15 +4,15 @@ applies to which model."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
-import torch
 
+from docleak.attacks.asking import left_alone
 from docleak.attacks.gradients.algebra.patches import obstacle
 from docleak.attacks.gradients.algebra.tower import obstacle as tower_obstacle
 from docleak.attacks.registries import ATTACKS
@@ -212,33 +212,14 @@ def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Pag
     return _pages(source, device, config, stamps(source, config.documents))
 
 
-@contextmanager
-def unchanged(models: Sequence[DocumentModel], attack: str) -> Iterator[None]:
-    """AttackError where ``attack`` leaves one of the models with other weights: what comes after it would be measured
-    on those. They are loaded again then."""
-    before = [_state(model) for model in models]
-    try:
-        yield
-    finally:
-        differ = [model.name for model, state in zip(models, before, strict=True) if _state(model) != state]
-        if differ:
-            for kept in (_model, _trained, _later):
-                kept.cache_clear()
-    if differ:
-        raise AttackError(
-            f"attack {attack!r} leaves {differ[0]} with other weights, or others of them to be trained, than it was "
-            "given; expected the model as it was. Let it work on a copy (copy.deepcopy(view.model))."
-        )
+def unchanged(models: Sequence[DocumentModel], attack: str) -> AbstractContextManager[None]:
+    """OwnAttackError where ``attack`` leaves one of the models as another one; all are loaded again then."""
+    return left_alone(attack, [(model.name, model.module) for model in models], forget=_forget)
 
 
-def _state(model: DocumentModel) -> tuple[bytes, tuple[bool, ...]]:
-    """Sums of all weights, which cost little, and which of them are trained."""
-    weights = [
-        weight for weight in chain(model.module.parameters(), model.module.buffers()) if weight.is_floating_point()
-    ]
-    with torch.no_grad():
-        sums = [weight.sum(dtype=torch.float32) for weight in weights]
-    return torch.stack([one.cpu() for one in sums]).numpy().tobytes(), tuple(one.requires_grad for one in weights)
+def _forget() -> None:
+    for loaded in (_model, _trained, _later):
+        loaded.cache_clear()
 
 
 @lru_cache(maxsize=4)

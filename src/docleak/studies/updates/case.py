@@ -135,7 +135,6 @@ def open_case(
         raise DocumentError(f"{update.name}: {documents!r} has nothing that this client can have trained on.")
     guess = None
     if lacking(told) and len(examples) <= INFERRED:
-        require_moved(update)
         guess = _inferred(update, model, pages, examples, local)
     plan = plan_of(update, local, guess.values if guess else {})
     rates = _rates(update, plan)

@@ -161,6 +161,8 @@ class UpdatesStudy(Study[UpdatesConfig]):
         if self._case is None or self._case.update.called({}) != update:
             torch.set_num_threads(1)  # as in worker processes: other numbers of threads round differently
             self._case = None  # its model is about to hold another start
+            if not is_masked(update):
+                require_moved(update)
             options: dict[str, Any] = {"local": self.config.local, "folders": self.folders}
             if is_secure(update) and not is_masked(update):
                 self._case = open_sum(update, self._members(update), self.model, self.config.documents, **options)
@@ -251,7 +253,6 @@ class UpdatesStudy(Study[UpdatesConfig]):
         distance = None if is_masked(case.update) else case.replay.distance
         if distance is None or distance <= SAME or self.config.allow_failed_self_test:
             return
-        require_moved(case.update)
         told = not is_secure(case.update) and imitable(case.round)
         causes = diagnosed(case, lambda: self._others(case)) if told else ()
         said = "; ".join(cause.sentence for cause in causes) or (
