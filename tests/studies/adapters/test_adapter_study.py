@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from docleak.errors import AttackError
+from docleak.errors import AttackError, DefenseError
 from docleak.recipes import find_recipe
 from docleak.recipes.rows import reproduce, rows_of, write_table
 from docleak.studies.adapters.rounds import AdapterConfig
@@ -63,6 +63,22 @@ def test_what_defences_leave_of_the_words(
     values = study.numbers(run)
     assert least <= values.get("share", 0.0) <= most and run.units()[0]["true"] == true, values
     assert "loss" not in study.shown() and "loss" in AdapterStudy(SMALL).shown()
+
+
+LOUD = """
+from docleak.defenses.noise import GradientNoise
+
+class Loud(GradientNoise):
+    noise_std = 1.0
+"""
+
+
+def test_an_own_defences_announced_noise_is_measured_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "loud_of_mine.py").write_text(LOUD)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    study = AdapterStudy(replace(SMALL, defense="loud_of_mine:Loud:sigma=0.1"))
+    with pytest.raises(DefenseError, match=r"Loud announces noise of standard deviation 1; two draws .* 0.1"):
+        carry_out(study, tmp_path / "run")
 
 
 def test_a_family_without_a_layer_of_words_is_refused_with_its_reason_in_the_table(tmp_path: Path) -> None:
