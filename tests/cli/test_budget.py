@@ -91,6 +91,14 @@ def test_a_delta_too_large_for_so_many_providers_is_said_aloud(budget: Any) -> N
     assert code == 0 and "Warning: delta 0.3 is not below 1/5" in err and json.loads(out)["warning"] in err
 
 
+@pytest.mark.parametrize("more", [(), ("--phases", "a:5,b:10", "--epsilon", 8)])
+def test_a_delta_that_excuses_everything_stands_beside_the_number_that_is_copied(more: Any, budget: Any) -> None:
+    """ "epsilon 0 at delta 0.6" had its warning in another stream."""
+    given = ("--delta", 0.6, *(more or ("--noise", 1)))
+    code, out, _ = budget(*given)
+    assert code == 0 and out.startswith("Warning: delta 0.6 is not below 1/2: publishing everything of one provider")
+
+
 def test_clients_drawn_as_a_whole_are_not_told_to_be_drawn_on_their_own(budget: Any) -> None:
     words = ("--noise", 1, "--rounds", 3, "--unit", "client", "--client-rate", 0.2, "--accountant", "prv")
     code, _, err = budget(*words)

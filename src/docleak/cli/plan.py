@@ -80,15 +80,16 @@ def budget(
         participation=Participation.HIDDEN if published else Participation.KNOWN,
     )
     warning = delta_warning(delta, units or 2, unit)  # of two, which no training has less of, also where nobody says
-    if warning:
-        print(f"Warning: {warning}", file=sys.stderr)
+    before = f"Warning: {warning}\n\n" if warning else ""  # beside the number, wherever that is copied to
+    if before and json_output:
+        print(before.strip(), file=sys.stderr)
     if phases is not None:
         if not phases.strip():
             raise PrivacyError("--phases is empty; expected NAME:ROUNDS or NAME:ROUNDS:RATE, or no --phases.")
         if rounds is not None or plot is not None or written:
             raise PrivacyError("--phases says rounds and rate, and is counted by pld; leave out what it says.")
         plan, said = together(phases, mechanism, epsilon, noise, delta)
-        emit({**plan, "warning": warning}, said, json_output=json_output)
+        emit({**plan, "warning": warning}, before + said, json_output=json_output)
         return
     asked = _asked(epsilon, noise, rounds)
     counted = choice(Accountant, accountant, what="accountant")
@@ -100,9 +101,10 @@ def budget(
         curves = {name: [(p.mechanism.rounds, p.epsilon) for p in points] for name, points in curves_of(claim).items()}
         target, label = (claim.mechanism.rounds, claim.epsilon), f"epsilon per {unit}, delta {claim.delta:.3g}"
         with reported(plot):
-            write_atomically(plot, budget_curves(curves, target, label, claim.sentence()))
+            write_atomically(plot, budget_curves(curves, target, label, " ".join([claim.sentence(), warning]).strip()))
     others = beside(claim) if math.isfinite(claim.epsilon) else []
-    emit(as_json(asked, claim, others, warning, plot), as_text(asked, claim, others, plot), json_output=json_output)
+    text = before + as_text(asked, claim, others, plot)
+    emit(as_json(asked, claim, others, warning, plot), text, json_output=json_output)
 
 
 def _check_plot(plot: Path | None) -> None:
