@@ -28,6 +28,7 @@ def test_people_read_both_lines(command: Command) -> None:
     code, out, err = command("attack", "canaries", "--canaries", "6", "--others", "2", "--epsilon", "1",
                              "--delta", "0.2")  # fmt: skip
     assert code == 0 and "Warning: delta 0.2 is not below 1/8" in err, err
+    assert "claimed: " in out and "delta 0.2 is not below 1/8" in out, "beside the claim, too"
     assert "Training without noise" in out and "Training epsilon 1" in out
     assert out.count("measured, by weights: epsilon at least") == 2 and out.count("claimed:") == 2
     assert "\n  canaries " in command("attack", "--list")[1]

@@ -31,6 +31,7 @@ def test_records_are_protected_and_what_is_not_is_said(command: Command, tmp_pat
         "--holdout", 0, "--delta", 0.5, "--out", "again",
     )  # fmt: skip
     assert code == 0 and "not measured" in out and "Warning: delta 0.5 is not below 1/" in err, err
+    assert "delta 0.5 is not below 1/" in out, "beside the claim, too"
 
 
 @pytest.mark.parametrize(

@@ -92,14 +92,19 @@ class CanaryStudy(TableStudy[CanaryConfig]):
 
     def prepare(self, run: Run, say: Callable[[str], None]) -> None:
         """Warn of a delta that makes every bound worthless."""
-        c = self.config
-        if warning := delta_warning(c.delta, c.canaries + c.others, "provider"):
+        if warning := self._of_delta():
             say(f"Warning: {warning}")
 
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
         """Toss the coins, train, guess, and bound."""
         audit = audit_canaries(self.bench, self.config, unit.what, seed=self.config.seed)
-        return {"training": unit.id, **audit.as_json()}, {}
+        record = audit.as_json()
+        if record["epsilon_claimed"] is not None:
+            record["claim"] = " ".join(filter(None, [record["claim"], self._of_delta()]))
+        return {"training": unit.id, **record}, {}
+
+    def _of_delta(self) -> str:
+        return delta_warning(self.config.delta, self.config.canaries + self.config.others, "provider")
 
     def finish(self, run: Run, say: Callable[[str], None]) -> None:
         """ContradictionError where more is measured than the accountant allows."""

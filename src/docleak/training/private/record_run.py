@@ -93,7 +93,8 @@ def train_records(
         on_step=lambda done: on_step(done, rounds),
     )  # fmt: skip
     validate()
-    if warning := delta_warning(plan.delta, trained.records, "record"):
+    warning = delta_warning(plan.delta, trained.records, "record")
+    if warning:
         say(f"Warning: {warning}")
     identity = secrets.token_hex(8)
     names = set(unit_names(party.training, Unit.PROVIDER))
@@ -112,7 +113,8 @@ def train_records(
     record = {
         "model": str(out / "model"), "records": trained.records, "most_records_of_a_provider": trained.most_records,
         "epsilon_per_record": claim.epsilon, "epsilon_by_opacus": trained.counted.epsilon, "steps": rounds,
-        "loss_kept_before_and_after": losses, "claim": f"{claim.sentence} {record_claim(trained, alone=alone)}",
+        "loss_kept_before_and_after": losses,
+        "claim": " ".join(filter(None, [claim.sentence, record_claim(trained, alone=alone), warning])),
         "lineage": claim.to_dict(),
     }  # fmt: skip
     run.write_unit(UNIT, record, {})  # before the model: what is released has its record
