@@ -161,3 +161,23 @@ def test_convert_takes_the_first_pages_of_each_data_set_and_says_so(command: Com
         assert command("data", "make", name, "--count", 2)[0] == 0
     assert "2 pages written" in command("data", "convert", "one,two", "out", "--count", 1)[1]
     assert "of several data sets those of each" in " ".join(command("data", "convert", "--help")[1].split())
+
+
+def test_what_is_met_often_is_counted(command: Command, tmp_path: Path) -> None:
+    """Ten warnings of one kind are three lines and a count; nine of another stand whole; --json has every one."""
+    path = tmp_path / "pages"
+    path.mkdir()
+    inked(path / "a.png", (60, 40), (5, 5, 20, 15))
+    word = {"text": "x", "box": [5, 5, 20, 15]}
+    lost = [{"key": f"k{i}", "value": "x"} for i in range(10)]
+    unlike = [{"key": f"u{i}", "value": f"other-{i}", "words": [0]} for i in range(9)]
+    index(path, {"image": "a.png", "name": "p", "words": [word], "fields": [*lost, *unlike]})
+    code, out, _ = command("data", "check", "pages")
+    shown = [line for line in out.splitlines() if line.startswith("warning")]
+    assert code == 0 and "1 pages can be read: 0 faults, 19 warnings" in out
+    assert (
+        sum("has no place" in line for line in shown) == 3 and sum("words in its place" in line for line in shown) == 9
+    )
+    assert "warning  (no place) 7 more, on 1 pages; --json lists them" in shown
+    code, out, _ = command("data", "check", "pages", "--json")
+    assert code == 0 and len(json.loads(out)["warnings"]) == 19

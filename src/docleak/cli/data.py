@@ -16,12 +16,15 @@ import typer
 from docleak.cli.output import Json, counter, emit, working_in
 
 if TYPE_CHECKING:
+    from docleak.documents.checking import Finding
     from docleak.documents.page import Page
 
 app = typer.Typer(help="Pages: formats, synthetic invoices, pictures of pages with their boxes.", no_args_is_help=True)
 
 #: Lines about values that the terminal shows; the file has all.
 MOST_TOLD = 20
+#: From so many warnings of one kind on, the first three are shown and the others counted; ``--json`` has all.
+OFTEN = 10
 
 
 @app.command(name="list")
@@ -258,14 +261,15 @@ def check(
     documents: Annotated[str, typer.Argument(help="Folder of pages, FORMAT:PATH or PATH.")],
     json_output: Json = False,
 ) -> None:
-    """Look at every page: all faults at once (exit code 1), and what is probably not meant."""
+    """Look at every page: all faults at once (exit code 1), and what is probably not meant (of a kind that is met often
+    the first three; all of them by --json)."""
     from docleak.documents.checking import check_pages
     from docleak.errors import DocumentError
 
     with counter(quiet=json_output) as report:
         seen = check_pages(documents, on_page=_now_and_then(report))
     faults, warnings = seen.of(fault=True), seen.of(fault=False)
-    lines = [*(f"FAULT    {fault}" for fault in faults), *(f"warning  {doubt}" for doubt in warnings)]
+    lines = [*(f"FAULT    {fault}" for fault in faults), *_warned(warnings)]
     lines.append(f"{seen.pages} pages can be read: {len(faults)} faults, {len(warnings)} warnings")
     if seen.pages and not seen.asked:
         lines.append(
@@ -278,6 +282,19 @@ def check(
         raise typer.Exit(1)
     if faults:
         raise DocumentError(f"{documents}: {len(faults)} fault(s), listed above. Mend them (docs/data-format.md).")
+
+
+def _warned(warnings: Sequence[Finding]) -> Iterator[str]:
+    """A line for each warning; of a kind that is met OFTEN the first three, and how many there are."""
+    kinds: dict[str, list[Finding]] = {}
+    for doubt in warnings:
+        kinds.setdefault(doubt.kind or str(doubt), []).append(doubt)
+    for kind, doubts in kinds.items():
+        shown = doubts if len(doubts) < OFTEN else doubts[:3]
+        yield from (f"warning  {doubt}" for doubt in shown)
+        if rest := doubts[len(shown) :]:
+            pages = len({doubt.page for doubt in rest})
+            yield f"warning  ({kind}) {len(rest)} more, on {pages} pages; --json lists them"
 
 
 @app.command()

@@ -22,11 +22,12 @@ ALIKE = 0.8
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, or doubted, and of which page ("" for the data set as a whole)."""
+    """What is wrong, or doubted; of which page ("": the data set as a whole); as one of which kind ("": alone)."""
 
     page: str
     what: str
     fault: bool = False
+    kind: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}: {self.what}" if self.page else self.what
@@ -63,7 +64,7 @@ def check_pages(
     for number, entry in enumerate(entries := entries_of(pages)):
         on_page(number, len(entries), entry.name)
         if entry.name in names:
-            seen.findings.append(Finding(entry.name, "another page has this name"))
+            seen.findings.append(Finding(entry.name, "another page has this name", kind="name of another page"))
         names.add(entry.name)
         try:
             page = entry.make()
@@ -74,10 +75,11 @@ def check_pages(
         audited += bool(page.private_fields)
         seen.asked += any(question.answers and question.answers[0].strip() for question in page.questions)
         scale.add(page.words, (page.width, page.height))
-        seen.findings += [Finding(entry.name, what) for what in page_doubts(page)]
+        seen.findings += [Finding(entry.name, what, kind=kind) for kind, what in page_doubts(page)]
         digest = hashlib.sha256(repr(page.image.shape).encode() + page.image.tobytes()).hexdigest()
         if digest in pictures:
-            seen.findings.append(Finding(entry.name, f"the same picture as {pictures[digest]}"))
+            what = f"the same picture as {pictures[digest]}"
+            seen.findings.append(Finding(entry.name, what, kind="same picture"))
         pictures.setdefault(digest, entry.name)
         if page.document:
             printed.setdefault((page.provider, page.document), []).append(_Printed.of(page, entry.name))
@@ -119,31 +121,41 @@ def _opened(spec: str, findings: list[Finding], seed: int) -> Sequence[Page]:
     return pages
 
 
-def page_doubts(page: Page) -> Iterator[str]:
-    """What of a page is probably not meant, as phrases."""
+def page_doubts(page: Page) -> Iterator[tuple[str, str]]:
+    """What of a page is probably not meant: kinds of doubts, and phrases."""
     blank = [index for index, word in enumerate(page.words) if not has_ink(page, word)]
     if blank:
         shown = ", ".join(f"{i} {short(page.words[i].text)}" for i in blank[:3])
-        yield (f"the boxes of {len(blank)} of {len(page.words)} words hold no ink (word {shown}"
-               f"{', ...' if len(blank) > 3 else ''}): of another scale, or of another picture?")  # fmt: skip
+        yield (
+            "boxes without ink",
+            (
+                f"the boxes of {len(blank)} of {len(page.words)} words hold no ink (word {shown}"
+                f"{', ...' if len(blank) > 3 else ''}): of another scale, or of another picture?"
+            ),
+        )
     for one in page.fields:
         about = f"field {one.key!r}, {short(one.value)}"
         if not one.words:
             if one.private:
-                yield f"{about}: has no place on the page; nothing is blanked for it, and nothing audited"
+                yield "no place", f"{about}: has no place on the page; nothing is blanked for it, and nothing audited"
             continue
         under = _words_under(page, one)
         if _unlike(one.value, under):
-            yield f"{about}: the words in its place are {short(under)}"
+            yield "other words in its place", f"{about}: the words in its place are {short(under)}"
     for twice in sorted({(f.key, f.value) for f in page.fields if page.fields.count(f) > 1}):
-        yield f"field {twice[0]!r}, {short(twice[1])}: is there twice, with the same words"
+        yield "field twice", f"field {twice[0]!r}, {short(twice[1])}: is there twice, with the same words"
     again: dict[tuple[str, str], list[Field]] = {}
     for repeat in repeats_of(page):
         again.setdefault((repeat.key, repeat.value), []).append(repeat)
     for (key, value), places in again.items():
         x0, y0, *_ = page.words[places[0].words[0]].box
-        yield (f"field {key!r}, {short(value)}: is printed again at {len(places)} other place(s), the first at "
-               f"{x0:.0f}, {y0:.0f}; docleak blanks them too")  # fmt: skip
+        yield (
+            "printed again on the page",
+            (
+                f"field {key!r}, {short(value)}: is printed again at {len(places)} other place(s), the first at "
+                f"{x0:.0f}, {y0:.0f}; docleak blanks them too"
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -183,7 +195,7 @@ def _elsewhere(pages: Sequence[_Printed]) -> Iterator[Finding]:
                     f"field {key!r}, {short(value)}: is printed on {len(others)} other page(s) of its document, first "
                     f"{others[0]}, and is no field there; docleak does not blank it there"
                 )
-                yield Finding(page.name, what)
+                yield Finding(page.name, what, kind="printed on another page")
 
 
 def _words_under(page: Page, one: Field) -> str:

@@ -95,7 +95,7 @@ def test_the_interval_counts_providers_not_seeds() -> None:
     """Ten times the seeds bring no more providers: the interval hardly shrinks."""
     target, public, members = case(0.2, 60, 2)
     table = provider_features(target, public)
-    few, many = (measure(table, members, MembershipAttack(searched=0), 0, seeds=range(n)).accuracy for n in (2, 20))
+    few, many = (measure(table, members, MembershipAttack(), 0, seeds=range(n)).accuracy for n in (2, 20))
     widths = [(accuracy.high or 0) - (accuracy.low or 0) for accuracy in (few, many)]
     assert 0.8 < widths[1] / widths[0] < 1.25
 
@@ -105,7 +105,7 @@ def test_subsets_leave_out_providers_with_few_questions_and_say_when_nobody_is_l
     short = {name for i, name in enumerate(members) if i % 3 == 0}
     kept = [r for r in target if r.provider not in short or r.key in ("k0", "k1")]
     table = provider_features(kept, [r for r in public if r.provider not in short or r.key in ("k0", "k1")])
-    attack = MembershipAttack(searched=0)
+    attack = MembershipAttack()
     assert measure(table, members, attack, 0, seeds=SEEDS).providers == 60
     assert measure(table, members, attack, 2, seeds=SEEDS).providers == 40
     nobody = measure(table, members, attack, 6, seeds=SEEDS)
@@ -153,6 +153,12 @@ def test_what_each_attack_says_of_every_provider() -> None:
         "nobody guesses those that APK was told of"
     )
     assert guessed(provider_features(target[:6]), {target[0].provider: True}, attacks, 0) == {}
+    attacks[1] = replace(attacks[1], known=0.5)
+    assert [len(table.providers) - len(guess.providers) for guess in guessed(table, members, attacks, 0).values()] == [
+        6, 20,
+    ], "each attack is told of its own share, not of the first one's"  # fmt: skip
+    with pytest.raises(AttackError, match="AZK has no forests"):
+        MembershipAttack(searched=3)
 
 
 def test_who_knows_what() -> None:

@@ -61,7 +61,7 @@ def test_every_row_is_a_config_at_both_scales_with_a_column_for_what_is_printed(
         assert (one.kind, one.epsilon, tiny.measures) == (other.kind, other.epsilon, paper.measures)
         assert set(row.printed.get("vt5", {})) <= set(columns_of(tiny)) <= set(COLUMNS)
         assert other.data.official and other.data.documents == "pfl-docvqa:somewhere"
-        assert paper.attacks[0].searched == 5
+        assert paper.attacks[0].searched == (5 if paper.attacks[0].kind == "apk" else 0)
         if tiny.measures != ("noise",):
             assert one.data.documents == "issuers"
 

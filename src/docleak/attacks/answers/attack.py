@@ -60,7 +60,8 @@ class MembershipAttack:
     """One attack with its knowledge: ``kind`` "azk" or "apk", over feature ``groups``.
 
     ``columns``, if any, are the only ones of them that it sees. With ``votes`` CLS1 and CLS2 vote too. APK knows the
-    share ``known`` of the providers and compares so many ``searched`` forests (0: one with its defaults).
+    share ``known`` of the providers and compares so many ``searched`` forests (0: one with its defaults); AZK, which
+    has no forest, takes no other number.
     """
 
     kind: str = "azk"
@@ -68,7 +69,7 @@ class MembershipAttack:
     columns: tuple[str, ...] = ()
     votes: bool = False
     known: float = 0.15
-    searched: int = 5
+    searched: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.known < 1 or self.searched < 0:
@@ -76,6 +77,8 @@ class MembershipAttack:
                 f"known is {self.known} and searched {self.searched}; expected a share between 0 and 1, with some "
                 "providers told and others left to measure on, and 0 or more forests."
             )
+        if self.kind == "azk" and self.searched:
+            raise AttackError(f"searched is {self.searched}, and AZK has no forests to compare; APK does.")
         columns = [column for of in GROUPS.values() for column in of]
         wrong = [*(set(self.groups) - set(GROUPS)), *(set(self.columns) - set(columns))]
         if self.kind not in ("azk", "apk") or not self.groups or wrong:
@@ -114,7 +117,7 @@ class MembershipAttack:
         return hard_vote([first, cls1(tested), cls2(tested, seed=seed)]) if self.votes else first
 
 
-AZK, APK = MembershipAttack(searched=0), MembershipAttack("apk", ("G1", "G2", "G3"), searched=0)
+AZK, APK = MembershipAttack(), MembershipAttack("apk", ("G1", "G2", "G3"))
 AZK_VOTING, APK_VOTING = replace(AZK, votes=True), replace(APK, votes=True)
 
 

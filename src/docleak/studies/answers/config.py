@@ -103,7 +103,7 @@ class AnswersConfig:
     attacks: tuple[Choice, ...] = option(
         tuple(ANSWERS.entries),
         "Attacks on membership, comma-separated: AZK, APK:known=0.3,searched=10, AZK+CLS1+CLS2, ... (known: share "
-        "of the providers it is told about; searched: forests it compares).",
+        "of the providers it is told about; searched: forests that APK compares).",
         need=OF_DIVISION,
     )
     minimum: tuple[int, ...] = option((0, 5, 10), "Providers with more than so many questions; several numbers.",

@@ -103,16 +103,19 @@ def without_public(attack: AnswersAttack) -> AnswersAttack:
 def guessed(
     table: FeatureTable, members: Mapping[str, bool], attacks: Sequence[AnswersAttack], seed: int
 ) -> dict[str, Guess]:
-    """What each attack says with the first seed, over all providers; none where there are too few of them."""
+    """What each attack says with the first seed, of all providers but those that it knows; of attacks for which there
+    are too few of them, nothing."""
     inside = {name: members[name] for name in table.providers}
-    try:
-        drawn = draw_known(inside, attacks[0].known, rng=np.random.default_rng(seed))
-        view = ProvidersView(table, drawn.evaluated)
-        return {attack.name: ask_who(attack, view, drawn.known, seed=seed) for attack in attacks}
-    except OwnAttackError:
-        raise
-    except AttackError:
-        return {}
+    said = {}
+    for attack in attacks:
+        try:
+            drawn = draw_known(inside, attack.known, rng=np.random.default_rng(seed))
+            said[attack.name] = ask_who(attack, ProvidersView(table, drawn.evaluated), drawn.known, seed=seed)
+        except OwnAttackError:
+            raise
+        except AttackError:
+            continue
+    return said
 
 
 def measured_epsilon(

@@ -285,9 +285,10 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         kind, *voters = name.split("+")
         if kind not in ("azk", "apk") or voters not in ([], ["cls1", "cls2"]):
             raise RecipeError(f"attack is {name!r}; expected azk or apk, and perhaps +cls1+cls2.")
+        searched = row.pop("searched", 5)
         attack = MembershipAttack(
             kind, row.pop("groups", ("G1",)), row.pop("columns", ()), bool(voters), row.pop("known", 0.15),
-            row.pop("searched", 5),
+            searched if kind == "apk" else 0,
         )  # fmt: skip
         keys, key = row.pop("keys", ("provider_tax_number", "registration_id")), row.pop("key", "provider_name")
         if wrong := {"releases", "division", "public", "control", "measures", "attacks"} & row.keys():
