@@ -23,7 +23,7 @@ def test_pairs_are_no_pages(command: Command) -> None:
     assert code == 1 and "there is no folder 'nowhere'" in err
     for idle in ("donut|", "(donut)|nonsense", "DONUT"):
         code, _, err = command("reproduce", "gi-dqa/table1", "--rows", idle, "--dry-run")
-        assert code == 1 and "there are: Random (donut); " in err and " more" in err, err
+        assert code == 1 and "There are: Random (donut); " in err and " more" in err, err
     code, _, err = command("reproduce", "gi-dqa/table1", "--documents", "scenes", "--dry-run")
     assert code == 1 and "scenes" in err and "Traceback" not in err
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -105,13 +106,16 @@ def require_rows(recipes: Sequence[Recipe], scale: str, only: str) -> None:
         _label(row, model) for recipe in recipes if scale in recipe.scales for row, model in _pairs(recipe, scale)
     ]
     more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
-    there = f"there are: {'; '.join(labels[:NAMED])}{more}"
+    there = f"There are: {'; '.join(labels[:NAMED])}{more}"
     for part in (part.strip() for part in only.split("|")) if only and labels else ():
         if not part:
-            raise RecipeError(f"rows are {only!r}, and an empty name would take every row. Leave the | out; {there}.")
+            raise RecipeError(f"rows are {only!r}, and an empty name would take every row. Leave the | out. {there}.")
         if not any(part in label for label in labels):
             none = f"recipe {recipes[0].name!r} has no row" if len(recipes) == 1 else "no table has a row"
-            raise RecipeError(f"{none} with {part!r} in its name at scale {scale!r}; {there}.")
+            names = {spelling.lower(): label for label in labels for spelling in (label, label.rpartition(" (")[0])}
+            near = get_close_matches(part.lower(), names, n=1)
+            hint = f" Did you mean {names[near[0]]!r}?" if near else ""
+            raise RecipeError(f"{none} with {part!r} in its name at scale {scale!r}.{hint} {there}.")
 
 
 def count_rows(recipe: Recipe, scale: str, models: Collection[str]) -> int:
