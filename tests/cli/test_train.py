@@ -187,6 +187,16 @@ def test_central_training_is_one_silo(command: Command, tmp_path: Path) -> None:
     assert "audit updates" not in out
 
 
+def test_a_private_dry_run_says_what_was_planned(command: Command) -> None:
+    words = ("train", "federated", "--dry-run", "--clients", 2, "--rounds", 2, "--epsilon", 4, "--denominator", 9)
+    code, out, _ = command(*words)
+    assert code == 0 and "Privacy, of this training alone: epsilon 4 at delta 1e-05 per provider" in out
+    assert "divided by 9" in out and "PLD accountant" in out
+    _, out, _ = command(*words, "--json")
+    plan = json.loads(out)["privacy"]
+    assert 3.99 < plan["epsilon"] <= 4 and plan["denominator"] == 9 and plan["mechanism"]["rounds"] == 2
+
+
 def test_the_dry_run_counts_both_ways_and_writes_nothing(command: Command, tmp_path: Path) -> None:
     code, out, _ = command("train", "federated", "--dry-run", "--model", "vt5-base", "--clients", 2, "--rounds", 10)
     assert code == 0 and "44.66 GiB" in out and "33.63 GiB" in out and not list(tmp_path.iterdir())
