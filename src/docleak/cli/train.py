@@ -298,8 +298,8 @@ def _say_cost(federation: Federation, silos: int, *, json_output: bool) -> None:
     if (plan := federation.privacy) is not None:
         facts["privacy"] = {**plan.to_dict(), "epsilon": plan.bound().epsilon}
         text += (
-            f"\nPrivacy, of this training alone: {plan.bound().sentence()} Updates are clipped at {plan.clip_norm:g} and "
-            f"their sum is divided by {plan.denominator:g}. What its start was trained on, and scores of whom it "
+            f"\nPrivacy, of this training alone: {plan.bound().sentence()} Updates are clipped at {plan.clip_norm:g} "
+            f"and their sum is divided by {plan.denominator:g}. What its start was trained on, and scores of whom it "
             "keeps, are counted when it is run."
         )
     emit(facts, text, json_output=json_output)
