@@ -17,6 +17,7 @@ from docleak.report.page import joined
 from docleak.report.severity import Overall
 from docleak.runs.run import Run
 from docleak.studies.registry import read_runs, report_on, runs_at
+from docleak.studies.study import BY_PROVIDER
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +45,7 @@ class Results:
 
     def to_frame(self) -> pandas.DataFrame:
         """A row per finished unit: ``run`` (its folder), ``kind``, ``unit``, and every number, text and truth value of
-        the unit's record, those inside others as ``outer.inner``; lists stay in the record."""
+        the unit's record, inside others as ``outer.inner``; lists, and a number for every provider, stay there."""
         import pandas
 
         rows = [
@@ -127,7 +128,11 @@ def table_file(path: Path) -> str:
 def _told(record: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers, texts and truth values of a unit's record."""
     told = flat({key: value for key, value in record.items() if key not in ("images", "unit")})
-    return {name: value for name, value in told.items() if not isinstance(value, list)}
+    return {
+        name: value
+        for name, value in told.items()
+        if not isinstance(value, list) and BY_PROVIDER not in name.split(".")
+    }
 
 
 def _only(paths: Sequence[Path]) -> Path:
@@ -137,8 +142,10 @@ def _only(paths: Sequence[Path]) -> Path:
 
 
 def flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """A record without records inside it: what is inside another is ``outer.inner``."""
+    """A record without records inside it: what is inside another is ``outer.inner``, and of what has no name (numbers
+    of all keys together) ``outer`` alone."""
     values: dict[str, Any] = {}
     for key, value in record.items():
-        values |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+        inside = f"{before}{key}." if key else before
+        values |= flat(value, inside) if isinstance(value, Mapping) else {f"{before}{key}": value}
     return values

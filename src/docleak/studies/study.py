@@ -37,6 +37,8 @@ DIVIDED = "data-"
 PLACEHOLDER = "PATH"
 #: The kind of work that attacks on gradients count.
 EVALUATIONS = "gradient evaluations"
+#: Where a record keeps what a column came to on each provider, so that rows are compared over the same ones.
+BY_PROVIDER = "by_provider"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import docleak
 from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import Divided, open_issuers
 from docleak.errors import AttackError
@@ -72,7 +73,13 @@ def test_a_short_audit_of_some_providers(tmp_path: Path, monkeypatch: pytest.Mon
     assert release["membership"]["members"] + release["membership"]["others"] == 12
     assert sorted(release["membership"]["numbers"]) == ["APK", "AZK"]
     assert list(release["memorisation"]["numbers"]) == ["provider_name"]
+    frame = docleak.load_run(run.path).to_frame()
+    assert frame["membership.numbers.AZK.accuracy_s0.groups"].tolist() == [12, 12]
+    assert list(frame.filter(regex=r"by_provider|\.\.")) == [], "no column for every provider, none without a name"
     reading = AnswersStudy.read([run], np.random.default_rng(0), beside=True)
+    rows = [row.name for row in reading.tables["memorisation"].rows if row.name.startswith(shipped.RELEASED)]
+    both = ("all answers", "answers of confidence ≥ 0.9")
+    assert rows == [f"{shipped.RELEASED}: provider_name, {of}" for of in both], "and rows can be told apart"
     (section,) = reading.sections
     assert section.anchor == reading.parts[0].anchor == "released" and "<img" in section.body and not reading.articles
     assert [part.name for part in reading.parts] == [f"answers of {shipped.RELEASED}"], "the control is no part"

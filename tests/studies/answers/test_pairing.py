@@ -12,9 +12,10 @@ from docleak.metrics.memorisation import Outcome
 from docleak.recipes import Recipe, Row
 from docleak.recipes.rows import rows_of
 from docleak.recipes.statements import CONFIRMED, OPEN, Decision, Statement, decide
-from docleak.studies.answers.red import BY_PROVIDER, by_provider_means, together
+from docleak.studies.answers.red import by_provider_means, together
 from docleak.studies.answers.study import AnswersStudy
 from docleak.studies.engine import begin
+from docleak.studies.study import BY_PROVIDER
 
 ROWS = (Row("VT5_0", ("vt5",), {}), Row("VT5_C", ("vt5",), {"target": "central"}))
 ABOVE = Statement("training helps", "anls", "VT5_C", "above", "VT5_0")

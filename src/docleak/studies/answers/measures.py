@@ -43,7 +43,6 @@ from docleak.studies.answers.memorisation import (
 )
 from docleak.studies.answers.pictures import draw_scores
 from docleak.studies.answers.red import (
-    BY_PROVIDER,
     Red,
     by_provider_means,
     draw_providers,
@@ -57,6 +56,7 @@ from docleak.studies.answers.red import (
 )
 from docleak.studies.answers.replies import remembering
 from docleak.studies.answers.store import Bill, bill_of, division_of, trained
+from docleak.studies.study import BY_PROVIDER
 
 #: Delta of a measured epsilon where no claim says another.
 DELTA = 1e-5

@@ -287,10 +287,11 @@ def memorisation_table(records: Sequence[Record]) -> Table:
     rows = []
     for record in records:
         for key, of in numbers_in(record, "memorisation").items():
-            for suffix, said in (("", "all answers"), ("_confident", "confidence ≥ 0.9")):
+            for suffix, said in (("", "all answers"), ("_confident", "answers of confidence ≥ 0.9")):
                 values = {name: of[name + suffix] for name in columns}
                 n, others = (values[f"{side}_acc"].n for side in ("positive", "negative"))
-                rows.append(Row(f"{record['label']}: {key}", values, note=f"{said}, of {n} and {others} documents"))
+                name = f"{record['label']}: {key}, {said}"
+                rows.append(Row(name, values, note=f"of {n} and {others} documents"))
     return Table("Memorisation", columns, rows, "right answers to what was hidden, on RED documents", first="asked for",
                  open=True)  # fmt: skip
 

@@ -36,8 +36,6 @@ ANLS_THRESHOLD = 0.5
 CASES = 31
 #: And this: which providers an attack is made on, where it is not all of them.
 PROVIDERS = 32
-#: Where a record keeps what a column came to on each provider, so that rows are compared over the same ones.
-BY_PROVIDER = "by_provider"
 
 
 @dataclass(frozen=True, eq=False)

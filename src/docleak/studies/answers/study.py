@@ -33,11 +33,12 @@ from docleak.studies.answers.documents import sides_of
 from docleak.studies.answers.measures import MEASURED, Bench
 from docleak.studies.answers.reading import read_run
 from docleak.studies.answers.record import numbers_in
-from docleak.studies.answers.red import BY_PROVIDER, draw_providers
+from docleak.studies.answers.red import draw_providers
 from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
 from docleak.studies.answers.store import division_of, rounds_done
 from docleak.studies.answers.targets import CENTRAL, NONE, Data, Target, target_of
 from docleak.studies.study import (
+    BY_PROVIDER,
     PLACEHOLDER,
     STEP,
     Done,
