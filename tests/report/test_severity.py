@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from docleak.report.severity import (
@@ -113,6 +115,11 @@ def test_parts_that_leak_in_part_are_named_behind_the_severe_ones():
         "Severe leak in 1 of 6 parts: 0. Partial leak in 2 more: 1; 5. "
         "What leaves by the following could not be told: 2. What leaves by the following was not measured: 3."
     )
+    worst, plain = Part("0", Severity.SEVERE, "So."), Part("1", Severity.PARTIAL, "So.")
+    words = replace(plain, name="2", label="Tells members from others")
+    assert overall([worst, plain, words], "").sentence == (
+        "Severe leak in 1 of 3 parts: 0. Partial leak in 1 more: 1. Tells members from others in 1 more: 2."
+    ), "in the words that stand beside its colour"
 
 
 def test_severe_is_half_of_what_could_be_a_finding():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from docleak.report.about import About
-from docleak.report.page import Reading, joined
+from docleak.report.page import Reading, joined, write_report
 from docleak.report.severity import Part, Severity, overall
 from docleak.report.statement import MEANS, MODELS, SECURITY, Scope, Statement, statement
 
@@ -89,3 +90,16 @@ def test_of_several_runs_those_as_bad_as_the_worst_are_counted_each_behind_its_q
     assert joined([mild, severe, beside, also]).headline == both
     assert joined([mild]).headline == joined([mild, beside]).headline == mild.counted
     assert joined([beside]).headline == beside.counted
+
+
+def test_a_page_over_several_questions_asks_none_of_them_alone(tmp_path: Path) -> None:
+    one, other = (
+        Reading(f"What did {name} tell?", f"{name} was attacked.", (Part(name, Severity.NONE, ""),), "0.", (), (), {})
+        for name in "AB"
+    )
+    page = write_report([one], tmp_path).read_text()
+    assert "<title>docleak: What did A tell?</title>" in page and '<p class="lead">A was attacked.</p>' in page
+    page = write_report([one, other], tmp_path).read_text()
+    assert "<title>docleak: What was given away?</title>" in page
+    for name in "AB":
+        assert f'<p class="lead"><b>What did {name} tell?</b> {name} was attacked.</p>' in page

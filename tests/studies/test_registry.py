@@ -42,6 +42,21 @@ def test_all_but_the_first_kind_or_question_are_read_briefly(tmp_path: Path, mon
     assert told == [(2, False), (1, True), (1, True)]
 
 
+def test_runs_are_read_in_the_order_of_their_kinds_whichever_was_named_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def read(runs: list[Run], rng: object, *, beside: bool = False) -> Any:
+        told.append(f"{runs[0].kind}{' beside' * beside}")
+
+    shared = {"read": read, "asks": lambda run: "", "Config": GradientConfig}
+    monkeypatch.setattr(registry, "load_study", lambda kind: SimpleNamespace(**shared))
+    runs = [Run.open(tmp_path / kind, {}, kind=kind) for kind in ("mine", "answers", "gradient", "also")]
+    registry.read_runs(runs)
+    assert told == ["gradient", "answers beside", "mine beside", "also beside"]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

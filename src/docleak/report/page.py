@@ -99,7 +99,8 @@ def write_report(
     ``private``, the values that nobody may read, it is a redacted edition: no picture, no evidence, and none
     of these values. Raises RunError where the files cannot be written.
     """
-    full, first, redacted = checked(results_of(readings)), readings[0], private is not None
+    full, redacted = checked(results_of(readings)), private is not None
+    alone = len({reading.question for reading in readings}) == 1
     verdict, runs = joined(readings), [run for reading in readings for run in reading.runs]
     scopes = [(reading.scope, worst(part.severity for part in reading.parts)) for reading in readings]
     synthetic, known = all(reading.synthetic for reading in readings), about or kept_about(folder) or About()
@@ -112,8 +113,8 @@ def write_report(
         sections = [Section("tables", "Numbers", "Numbers", numbers), *shown] if tables else shown
     html = render(
         "page.html.j2",
-        question=first.question,
-        lead=first.lead,
+        question=readings[0].question if alone else "What was given away?",
+        leads=[("", readings[0].lead)] if alone else [(reading.question, reading.lead) for reading in readings],
         verdict=verdict,
         first=said,
         no_advice=NO_ADVICE,

@@ -204,9 +204,10 @@ def overall(parts: Sequence[Part], counted: str, unfinished: Sequence[str] = ())
     if len(parts) > 1:
         named = [part.name for part in ranked if part.severity is severity]
         lines.append(f"{severity.label} in {len(named)} of {len(parts)} parts: {'; '.join(named)}.")
-    partial = [part.name for part in ranked if part.severity is Severity.PARTIAL]
-    if partial and severity is Severity.SEVERE:
-        lines.append(f"{Severity.PARTIAL.label} in {len(partial)} more: {'; '.join(partial)}.")
+    partial = [part for part in ranked if part.severity is Severity.PARTIAL and severity is Severity.SEVERE]
+    for said in dict.fromkeys(part.said for part in partial):
+        named = [part.name for part in partial if part.said == said]
+        lines.append(f"{said} in {len(named)} more: {'; '.join(named)}.")
     for other, words in ((Severity.UNTOLD, "could not be told"), (Severity.UNMEASURED, "was not measured")):
         silent = [part.name for part in ranked if part.severity is other]
         if silent and other is not severity:

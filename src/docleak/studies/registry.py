@@ -77,8 +77,9 @@ def require_whole(study: type[Study[Any]]) -> None:
 
 
 def read_runs(runs: Sequence[Run]) -> list[Reading]:
-    """What the runs say, kind by kind in the order in which they come, all but the first one briefly; intervals are
-    drawn by the seed of each kind's first run. Runs of a kind with other questions (``Study.asks``) are read apart."""
+    """What the runs say, kind by kind in the order of STUDIES, one's own last, all but the first one briefly; intervals
+    are drawn by the seed of each kind's first run. Runs of a kind with other questions (``Study.asks``) are read apart.
+    """
     kinds: dict[tuple[str, str], list[Run]] = {}
     with importing_nothing():
         for run in runs:
@@ -90,12 +91,13 @@ def read_runs(runs: Sequence[Run]) -> list[Reading]:
                 )
             kinds.setdefault((run.kind, study.asks(run)), []).append(run)
     where = Path(os.path.commonpath([run.path.absolute() for run in runs])) if len(runs) > 1 else runs[0].path
+    order = [*STUDIES, *(kind for kind, _ in kinds)]
     with undamaged(where), importing_nothing():
         return [
             _with_versions(load_study(kind).read(
                 group, np.random.default_rng(int(group[0].config.get("seed") or 0)), beside=number > 0
             ), group)
-            for number, ((kind, _), group) in enumerate(kinds.items())
+            for number, ((kind, _), group) in enumerate(sorted(kinds.items(), key=lambda one: order.index(one[0][0])))
         ]  # fmt: skip
 
 

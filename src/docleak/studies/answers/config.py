@@ -25,6 +25,8 @@ DOCUMENTS = MEASURES[9:]
 #: What an audit of a division measures.
 AUDITED = MEASURES[:5]
 KEYS = ("provider_name", "provider_email", "provider_tax_number", "registration_id")
+#: The label of a single release that was given none.
+UNNAMED = "released model"
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+(),-]{0,80}")
 #: The release that is the public model itself, attacked as a control.
 CONTROL = "public model"
@@ -48,7 +50,7 @@ class Release:
 def parse_release(text: str) -> Release:
     """LABEL=MODEL, or a model alone; AttackError for neither."""
     if "=" not in text:
-        return Release("released model", text)
+        return Release(UNNAMED, text)
     return Release(*spec.pair(text, what="--release", expected="LABEL=MODEL, as in 'FL+DP 8=runs/private'",
                               error=AttackError))  # fmt: skip
 

@@ -20,7 +20,7 @@ from docleak.report.statement import Scope, counted_words
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
-from docleak.studies.answers.config import CONTROL
+from docleak.studies.answers.config import CONTROL, UNNAMED
 from docleak.studies.answers.measured import compared_with, measures_of
 from docleak.studies.answers.record import Record, best_attack, best_score, measured_in, numbers_in
 from docleak.studies.answers.shipped import SHIPPED
@@ -89,6 +89,7 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         Part(f"{asked_for} of {r['label']}", severity_of(r), headline_of(r), said_of(r), anchor if beside else "")
         for r in released
     ]
+    named = [str(record["label"]) for record in released if record["label"] != UNNAMED]
     members, providers = _counts(released)
     division = run.config["division"]
     shipped = division == SHIPPED or run.config["members"] == run.config["non_members"] == SHIPPED
@@ -151,7 +152,7 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         runs=(run_facts(run.path, run.manifest()),),
         measures=tuple(one for record in released for one in measures_of(record)),
         scope=Scope(
-            system=f"Released model{'s' * (len(released) != 1)} {', '.join(r['label'] for r in released)}",
+            system=f"Released model{'s' * (len(released) != 1)} {', '.join(named)}".strip(),
             material=material,
             adversary="whoever may ask the released model", model=True,
             categories=tuple(sorted({key for r in released for name in ("memorisation", "fields")

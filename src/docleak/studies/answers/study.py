@@ -25,6 +25,7 @@ from docleak.studies.answers.config import (
     CONTROL,
     DOCUMENTS,
     MEMBERSHIP,
+    UNNAMED,
     WITHOUT_MODEL,
     AnswersConfig,
     Release,
@@ -109,7 +110,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         if fixed.get("measures") == MEMBERSHIP and len(said.get("keys", ())) > 1:
             raise AttackError("the vote hides one key of the documents; --keys names several. Leave all but one out.")
         if "releases" not in said:
-            said |= {"releases": (Release("released model", shipped.RELEASED),), "division": shipped.SHIPPED}
+            said |= {"releases": (Release(UNNAMED, shipped.RELEASED),), "division": shipped.SHIPPED}
             public = public or shipped.PUBLIC
         return super().of_options({**said, "public": "" if public == "none" else public}, fixed)
 
