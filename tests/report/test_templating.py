@@ -66,6 +66,15 @@ def test_tables_of_recipes_show_hostile_names() -> None:
         assert not set(text) & set("\x1b\x00\u202e\u2066\x9b") and "<script" not in text and "\\u202egpj." in text
 
 
+def test_what_stands_small_under_a_name_stands_in_every_form() -> None:
+    """A number without its assumption ("nothing is concluded", "if one by one") would be another number."""
+    table = Table("T", {"n": Column("n")}, [Row("mean", {"n": 1.0}, note="nothing is concluded"), Row("x", {"n": 2.0})])
+    assert "| mean (nothing is concluded) | 1.000 |" in table.to_markdown() and "| x | 2.000 |" in table.to_markdown()
+    assert [row.get("note") for row in table.to_json()] == [row.get("note") for row in table.records()]
+    assert table.records()[0] == {"row": "mean", "note": "nothing is concluded", "n": 1.0}
+    assert "note" not in table.records()[1] and "nothing is concluded" in table.to_csv()
+
+
 def test_a_page_without_its_values_is_refused_and_compiled_once() -> None:
     with pytest.raises(jinja2.UndefinedError):
         render("page.html.j2")

@@ -46,8 +46,8 @@ class Column:
 @dataclass(frozen=True)
 class Row:
     """``name`` stands first; ``values`` and ``printed`` (of a paper) by the names of columns. ``failed``: units that
-    were given up, with their errors; ``facts`` go to JSON and DataFrames alone. ``note`` stands small under the name,
-    a ``quiet`` row is a yardstick and no result."""
+    were given up, with their errors; ``facts`` go to JSON and DataFrames alone. ``note`` stands small under the name, a
+    ``quiet`` row is a yardstick and no result."""
 
     name: str
     values: Mapping[str, Value]
@@ -104,7 +104,8 @@ class Table:
             "|" + "---|" * (1 + len(self.columns)),
         ]
         lines += [
-            "| " + " | ".join([in_markdown(row.name), *map(without_html, self.cells(row))]) + " |" for row in self.rows
+            "| " + " | ".join([in_markdown(name), *map(without_html, self.cells(row))]) + " |"
+            for row, name in ((row, f"{row.name} ({row.note})" if row.note else row.name) for row in self.rows)
         ]
         return "\n".join([*lines, *(["", without_html(self.caption)] if self.caption else [])]) + "\n"
 
@@ -113,6 +114,7 @@ class Table:
         return [
             {
                 "row": row.name,
+                **({"note": row.note} if row.note else {}),
                 **row.facts,
                 "ours": {key: v.to_json() if isinstance(v, Estimate) else v for key, v in row.values.items()},
                 "paper": dict(row.printed),
@@ -127,7 +129,7 @@ class Table:
         records = []
         for row in self.rows:
             flat = {key: fact for key, fact in row.facts.items() if not isinstance(fact, Mapping | list | tuple)}
-            record: dict[str, Any] = {self.first: row.name, **flat}
+            record: dict[str, Any] = {self.first: row.name, **({"note": row.note} if row.note else {}), **flat}
             for key, value in row.values.items():
                 if isinstance(value, Estimate):
                     record |= {
