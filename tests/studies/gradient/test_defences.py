@@ -71,8 +71,9 @@ def test_bytes_of_an_update() -> None:
 
 
 def test_utility_is_reproducible_and_noise_costs_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(utility, "TEST_PAGES", 1)
+    monkeypatch.setattr(utility, "TEST_PAGES", 2)
     plain = utility_under("none", "layoutlmv3-start", steps=2, seed=0)
+    assert plain.low is not None and plain.high is not None and plain.low <= plain.anls <= plain.high
     again = utility_under("none", "layoutlmv3-start", steps=2, seed=0)
     noisy = utility_under("noise:sigma=10", "layoutlmv3-start", steps=2, seed=0)
     assert plain.loss == again.loss and plain.anls == again.anls
@@ -119,6 +120,8 @@ def test_what_the_adversary_sees_and_knows_is_said_as_it_was_asked_for() -> None
 def test_a_training_under_a_defence_says_on_what_and_how_many_it_was_measured() -> None:
     said = choices._cost(choice("good", 0.1, 0.9))
     assert said == "right answers after 10 training steps on synthetic invoices, ANLS 0.900 on 20 unseen ones"
+    sure = replace(choice("good", 0.1, 0.9), cost={"utility": asdict(Utility(0.9, 1.0, 10, 0.1, 1000, 0.8, 0.95))})
+    assert "ANLS 0.900 [0.800, 0.950] on 20 unseen ones" in choices._cost(sure)
     assert "synthetic invoices, whatever was attacked" in choices.MEANING and "20 unseen ones" in choices.MEANING
 
 

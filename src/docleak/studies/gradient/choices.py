@@ -134,7 +134,7 @@ def table_of(choices: Sequence[Choice]) -> Table:
             "psnr": estimates.get("psnr"),
             "words": "not tried" if choice.words is None else choice.words,
             "kept": choice.cost.get("kept"),
-            "anls": "not measured" if u is None else u.anls,
+            "anls": "not measured" if u is None else u.quality,
             "loss": "not measured" if u is None else u.loss,
             "kilobytes": None if u is None else u.bytes_per_round / 1000,
             "milliseconds": None if u is None else 1000 * u.seconds_per_step,
@@ -307,7 +307,7 @@ def _cost(choice: Choice) -> str:
     costs += (
         [
             f"right answers after {counted_words(choice.utility.steps, 'training step')} on synthetic invoices, ANLS "
-            f"{choice.utility.anls:.3f} on {TEST_PAGES} unseen ones"
+            f"{choice.utility.quality.text()} on {TEST_PAGES} unseen ones"
         ]
         if choice.utility
         else []

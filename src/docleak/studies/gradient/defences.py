@@ -29,6 +29,7 @@ from docleak.studies.gradient.models import audited_pages, inapplicable, model_o
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.gradient.utility import sent_bytes, utility_under
+from docleak.studies.gradient.verdict import sampled
 from docleak.studies.gradient.words import ADVICE
 from docleak.studies.identity import model_key
 from docleak.studies.study import Study, Tell, Unit, one_of
@@ -163,6 +164,7 @@ class DefenceStudy(Study[DefenceConfig]):
                 system="" if _beside(run) else f"Training of {audit['models'][0]}, shared under each defence",
                 material="" if _beside(run) else documents, adversary="whoever receives one client's gradient",
                 categories=categories_of([choice.context for choice in choices if choice.context]),
+                sample="" if _beside(run) else sampled([one.context for one in choices[:1] if one.context]),
                 remedies=tuple(effects(choices)), unfinished=_unfinished(run, choices),
             ),
         )  # fmt: skip

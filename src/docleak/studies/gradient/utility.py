@@ -15,8 +15,9 @@ from docleak.defenses.defense import protected
 from docleak.documents.page import Page
 from docleak.documents.pages import remembered
 from docleak.documents.synthetic import make_pages
+from docleak.metrics.estimate import Estimate, ratio
 from docleak.models import load_model, trainable
-from docleak.training.checkpoints import measure
+from docleak.training.checkpoints import scored
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: A LayoutLMv3 learns from words and boxes first, as in its recorded recipe; others see everything at once.
@@ -26,13 +27,21 @@ TEST_PAGES = 20
 
 @dataclass(frozen=True)
 class Utility:
-    """Quality after ``steps`` of training under a defence, on unseen pages; ``loss`` is the mean of the last tenth."""
+    """Quality after ``steps`` of training under a defence, on unseen pages, ``low`` to ``high`` its 95 % interval over
+    them; ``loss`` is the mean of the last tenth."""
 
     anls: float
     loss: float
     steps: int
     seconds_per_step: float
     bytes_per_round: int
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def quality(self) -> Estimate:
+        """ANLS with its interval."""
+        return Estimate(self.anls, self.low, self.high)
 
 
 def utility_under(spec: str, source: str, *, steps: int, seed: int) -> Utility:
@@ -61,8 +70,14 @@ def utility_under(spec: str, source: str, *, steps: int, seed: int) -> Utility:
     )  # fmt: skip
     seconds = (time.perf_counter() - began) / steps
     unseen: Sequence[Page] = make_pages(TEST_PAGES, seed=seed, split="validation", size=model.image_size)
-    quality = float(measure(model, unseen)["anls"])
-    return Utility(quality, float(np.mean(losses[-max(1, steps // 10) :])), steps, seconds, sent_bytes(spec, source))
+    by_page = [[score for score, _ in of_page] for of_page in scored(model, unseen)]
+    quality = ratio(
+        np.array([sum(of_page) for of_page in by_page]), np.array([len(of_page) for of_page in by_page]),
+        np.random.default_rng(seed), share=True,
+    )  # fmt: skip
+    assert quality.value is not None
+    loss = float(np.mean(losses[-max(1, steps // 10) :]))
+    return Utility(quality.value, loss, steps, seconds, sent_bytes(spec, source), quality.low, quality.high)
 
 
 def sent_bytes(spec: str, source: str) -> int:
