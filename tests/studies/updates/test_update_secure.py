@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,3 +98,19 @@ def test_an_update_of_zeros_is_refused_as_what_it_is(told: bool, capture: Path, 
     silos = str(capture.parent / "silos")
     with pytest.raises(FederationError, match=rf"all {len(start)} tensors that came are zero: the client trained"):
         carry_out(UpdatesStudy(UpdatesConfig(str(tmp_path / "zero"), documents=silos)), tmp_path / "audit")
+
+
+def test_words_that_are_masked_and_an_update_in_the_clear_are_two_audits(capture: Path, tmp_path: Path) -> None:
+    """As one, whichever came first would say of both that the server reads nothing, or what it reads."""
+    shutil.copytree(capture, tmp_path / "mixed")
+    masked = next(update for update in read_updates(capture) if update.client == "synthetic-0")
+    start = masked.start()
+    write_update(
+        tmp_path / "mixed", round=1, client="clear", start=start, received=start, kind="delta", examples=1,
+        details={"model": "vt5-start"},
+    )  # fmt: skip
+    config = UpdatesConfig(str(tmp_path / "mixed"))
+    with pytest.raises(FederationError, match="clear sent an update that the server reads, and others words masked"):
+        UpdatesStudy(config).units()
+    assert [update.client for update in UpdatesStudy(replace(config, clients=("clear",))).chosen] == ["clear"]
+    assert len(UpdatesStudy(replace(config, clients=("synthetic-0", "synthetic-1"))).chosen) == 2

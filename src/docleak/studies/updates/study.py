@@ -80,7 +80,8 @@ class UpdatesStudy(Study[UpdatesConfig]):
 
     @cached_property
     def chosen(self) -> list[CapturedUpdate]:
-        """The updates to audit; FederationError names what the capture has where it lacks what was asked for."""
+        """The updates to audit, all of a secure aggregation or none; where the capture lacks what was asked for, a
+        FederationError names what it has."""
         config = self.config
         rounds = sorted({update.round for update in self.captured})
         number = config.round or rounds[0]
@@ -100,6 +101,12 @@ class UpdatesStudy(Study[UpdatesConfig]):
                 f"{', '.join(private)} trained under a privacy plan: what they drew and their noise are secret, so no "
                 "true input reproduces what they sent and nothing could be measured. Audit a training without "
                 "--epsilon."
+            )
+        plain = [update.client for update in asked if not is_secure(update)]
+        if plain and len(plain) < len(asked):
+            raise FederationError(
+                f"round {number}: {', '.join(plain)} sent an update that the server reads, and others words masked for "
+                f"secure aggregation; these are two audits. Name the clients of one: --client {plain[0]}."
             )
         return asked
 
