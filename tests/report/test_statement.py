@@ -102,4 +102,4 @@ def test_a_page_over_several_questions_asks_none_of_them_alone(tmp_path: Path) -
     page = write_report([one, other], tmp_path).read_text()
     assert "<title>docleak: What was given away?</title>" in page
     for name in "AB":
-        assert f'<p class="lead"><b>What did {name} tell?</b> {name} was attacked.</p>' in page
+        assert f"<li><b>What did {name} tell?</b> {name} was attacked.</li>" in page
