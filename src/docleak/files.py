@@ -130,6 +130,10 @@ def png_bytes(image: NDArray[np.uint8]) -> bytes:
 
 def write_png(file: Path, image: NDArray[np.uint8]) -> None:
     """Save a picture, whole or not at all; raises RunError if it is not uint8 RGB (H, W, 3)."""
+    if not hasattr(image, "dtype"):
+        raise RunError(
+            f"{file.name}: the picture is of type {type(image).__name__}; expected an array, uint8 (H, W, 3)"
+        )
     if image.dtype != "uint8" or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         raise RunError(f"{file.name}: the picture is {image.dtype} of shape {image.shape}; expected uint8 (H, W, 3)")
     write_atomically(file, png_bytes(image))

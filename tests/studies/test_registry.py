@@ -31,6 +31,7 @@ def test_all_but_the_first_kind_or_question_are_read_briefly(tmp_path: Path, mon
 
     def read(runs: list[Run], rng: object, *, beside: bool = False) -> Any:
         told.append((len(runs), beside))
+        return Reading("?", "", (), "", (), (), {})
 
     monkeypatch.setattr(
         registry, "load_study", lambda kind: SimpleNamespace(
@@ -49,6 +50,7 @@ def test_runs_are_read_in_the_order_of_their_kinds_whichever_was_named_first(
 
     def read(runs: list[Run], rng: object, *, beside: bool = False) -> Any:
         told.append(f"{runs[0].kind}{' beside' * beside}")
+        return Reading("?", "", (), "", (), (), {})
 
     shared = {"read": read, "asks": lambda run: "", "Config": GradientConfig}
     monkeypatch.setattr(registry, "load_study", lambda kind: SimpleNamespace(**shared))

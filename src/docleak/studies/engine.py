@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from docleak.documents.page import Image
 from docleak.errors import DocleakError, RunError
 from docleak.runs.claim import sweep
 from docleak.runs.content import code_digest_of
@@ -88,8 +89,8 @@ class Computing:
         before = run.attempts(name)
         run.note_attempts(name, [*before, BEGAN])
         try:
-            record, images = study.compute(unit, run, lambda number: report(task.label, number, unit.size))
-            run.write_unit(unit.id, record, images)
+            measured = study.compute(unit, run, lambda number: report(task.label, number, unit.size))
+            run.write_unit(unit.id, *_whole(study, measured))
         except KNOWN as error:
             reached = unit.id + study.progress(unit, run)
             earlier = before if reached == name else run.attempts(reached)
@@ -100,6 +101,17 @@ class Computing:
             raise
         run.note_attempts(name, before)
         report(task.label, unit.size, unit.size)
+
+
+def _whole(study: Study[Any], measured: object) -> tuple[Mapping[str, Any], Mapping[str, Image]]:
+    """A unit's record and pictures as ``compute`` gave them; RunError for anything else."""
+    match measured:
+        case (Mapping() as record, Mapping() as images):
+            return record, images
+    raise RunError(
+        f"compute of the study {study.kind} gave {type(measured).__name__} {measured!r:.80}; expected a record and "
+        "pictures by name, as in return {'words': 3}, {} (docs/studies.md)."
+    )
 
 
 def identity_of(study: Study[Any]) -> dict[str, str]:
@@ -182,13 +194,20 @@ def tasks_of(assignments: Sequence[Assignment]) -> list[Task]:
     tasks = [
         Task(number, unit, f"{assignment.run.path.name}: {unit.id}" if several else unit.id)
         for number, assignment in enumerate(assignments)
-        for unit in _different(assignment.study.units())
+        for unit in _different(assignment.study)
     ]
     return sorted(tasks, key=lambda task: task.unit.turn)
 
 
-def _different(units: Sequence[Unit]) -> Sequence[Unit]:
-    """The units; RunError for two different units of one id: only one of them would be measured."""
+def _different(study: Study[Any]) -> Sequence[Unit]:
+    """The study's units; RunError for what is none, and for two different units of one id: only one of them would be
+    measured."""
+    units: object = study.units()
+    if not isinstance(units, list | tuple) or not all(isinstance(unit, Unit) for unit in units):
+        raise RunError(
+            f"units of the study {study.kind} gave {type(units).__name__} {units!r:.80}; expected a list of Unit "
+            "(docs/studies.md)."
+        )
     first: dict[str, Unit] = {}
     for unit in units:
         if first.setdefault(unit.id, unit) != unit:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from docleak import __version__
-from docleak.errors import RunError
+from docleak.errors import DocleakError, RunError
 from docleak.files import undamaged
 from docleak.options import stored_fault
 from docleak.registry import importing_nothing, may_import, raised, resolve
@@ -94,11 +94,26 @@ def read_runs(runs: Sequence[Run]) -> list[Reading]:
     order = [*STUDIES, *(kind for kind, _ in kinds)]
     with undamaged(where), importing_nothing():
         return [
-            _with_versions(load_study(kind).read(
-                group, np.random.default_rng(int(group[0].config.get("seed") or 0)), beside=number > 0
-            ), group)
+            _with_versions(_read(kind, group, beside=number > 0), group)
             for number, ((kind, _), group) in enumerate(sorted(kinds.items(), key=lambda one: order.index(one[0][0])))
-        ]  # fmt: skip
+        ]
+
+
+def _read(kind: str, runs: Sequence[Run], *, beside: bool) -> Reading:
+    """What the study says of its runs; of a study of one's own, RunError with the place where it failed."""
+    rng = np.random.default_rng(int(runs[0].config.get("seed") or 0))
+    try:
+        reading: object = load_study(kind).read(runs, rng, beside=beside)
+    except Exception as fault:
+        if kind in STUDIES or isinstance(fault, DocleakError):
+            raise
+        raise RunError(
+            f"{runs[0].path} cannot be read by its study {kind}: {raised(fault)}. The study is wrong, or a file of the "
+            "run was changed."
+        ) from fault
+    if not isinstance(reading, Reading):
+        raise RunError(f"read of the study {kind} gave {type(reading).__name__}; expected a Reading (docs/studies.md).")
+    return reading
 
 
 def _with_versions(reading: Reading, runs: Sequence[Run]) -> Reading:
