@@ -126,13 +126,9 @@ def page_doubts(page: Page) -> Iterator[tuple[str, str]]:
     blank = [index for index, word in enumerate(page.words) if not has_ink(page, word)]
     if blank:
         shown = ", ".join(f"{i} {short(page.words[i].text)}" for i in blank[:3])
-        yield (
-            "boxes without ink",
-            (
-                f"the boxes of {len(blank)} of {len(page.words)} words hold no ink (word {shown}"
-                f"{', ...' if len(blank) > 3 else ''}): of another scale, or of another picture?"
-            ),
-        )
+        what = (f"the boxes of {len(blank)} of {len(page.words)} words hold no ink (word {shown}"
+                f"{', ...' if len(blank) > 3 else ''}): of another scale, or of another picture?")  # fmt: skip
+        yield "boxes without ink", what
     for one in page.fields:
         about = f"field {one.key!r}, {short(one.value)}"
         if not one.words:
@@ -149,13 +145,9 @@ def page_doubts(page: Page) -> Iterator[tuple[str, str]]:
         again.setdefault((repeat.key, repeat.value), []).append(repeat)
     for (key, value), places in again.items():
         x0, y0, *_ = page.words[places[0].words[0]].box
-        yield (
-            "printed again on the page",
-            (
-                f"field {key!r}, {short(value)}: is printed again at {len(places)} other place(s), the first at "
-                f"{x0:.0f}, {y0:.0f}; docleak blanks them too"
-            ),
-        )
+        what = (f"field {key!r}, {short(value)}: is printed again at {len(places)} other place(s), the first at "
+                f"{x0:.0f}, {y0:.0f}; docleak blanks them too")  # fmt: skip
+        yield "printed again on the page", what
 
 
 @dataclass(frozen=True)
