@@ -185,3 +185,43 @@ def test_a_study_that_is_not_whole_is_told_what_it_lacks(study: type[Study[Any]]
         with pytest.raises(RunError, match=f"the study {study.__name__} lacks {lacking}. docs/studies.md"):
             call()
     assert not list(tmp_path.iterdir())
+
+
+READ = """
+    @classmethod
+    def read(cls, runs, rng, *, beside=False):
+        return Reading("Q?", "", (Part("w", Severity.UNMEASURED, "."),), ".", (), (), {})
+"""
+
+
+@pytest.mark.parametrize(
+    ("units", "compute", "read", "said"),
+    [
+        ("None", "{}, {}", READ, "units of the study {kind} gave NoneType None; expected a list of Unit"),
+        ("['a']", "{}, {}", READ, r"units of the study {kind} gave list \['a'\]; expected a list of Unit"),
+        ("[Unit('a')]", "None", READ, "compute of the study {kind} gave NoneType None; expected a record and"),
+        ("[Unit('a')]", "{'x': 1}", READ, "compute of the study {kind} gave dict {{'x': 1}}; expected a record and"),
+        ("[Unit('a')]", "{}, {'p': [1]}", READ, "p.png: the picture is of type list; expected an array"),
+        ("[Unit('a')]", "{}, {}", READ.replace("return Reading", "return None and Reading"),
+         "read of the study {kind} gave NoneType; expected a Reading"),
+        ("[Unit('a')]", "{}, {}", READ.replace('return Reading("Q?"', 'return Reading(runs[0].config["gone"]'),
+         "cannot be read by its study {kind}: .*KeyError: 'gone'.* The study is wrong, or a file"),
+    ],
+)  # fmt: skip
+def test_what_a_study_of_one_s_own_gives_that_is_none_is_told_so(
+    units: str, compute: str, read: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the place of a traceback from within docleak, or of "a file in it was changed"."""
+    name = f"odd_{abs(hash((units, compute, read))):x}"
+    (tmp_path / f"{name}.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from docleak.report.page import Reading\nfrom docleak.report.severity import Part, Severity\n"
+        "from docleak.studies.study import Study, Unit\n\n"
+        "@dataclass(frozen=True)\nclass Settings:\n    seed: int = 0\n\n"
+        f"class Odd(Study[Settings]):\n    kind, Config = '{name}:Odd', Settings\n\n"
+        f"    def units(self):\n        return {units}\n\n"
+        f"    def compute(self, unit, run, tell):\n        return {compute}\n{read}"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RunError, match=said.format(kind=f"{name}:Odd")):
+        docleak.audit(study=f"{name}:Odd", out=tmp_path / "run").report()
