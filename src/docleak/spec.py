@@ -9,7 +9,7 @@ in messages, and which error is raised.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from enum import Enum
@@ -83,11 +83,16 @@ def weights(text: str, *, default: float) -> dict[str, float]:
     return {name: number(weight) if weight else default for name, _, weight in parts}
 
 
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """ " Did you mean 'gi-dqa'?" of a name that is not known, and "" where none of the known ones is near."""
+    names = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), names, n=1, cutoff=cutoff)
+    return f" Did you mean {names[near[0]]!r}?" if near else ""
+
+
 def unknown(noun: str, name: str, known: Sequence[str], *, more: str = "") -> str:
     """The sentence about a name that is not known: the nearest one, and all there are."""
-    near = get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"unknown {noun} {name!r}.{hint} Expected one of {', '.join(known)}{more}."
+    return f"unknown {noun} {name!r}.{nearest(name, known)} Expected one of {', '.join(known)}{more}."
 
 
 def options(text: str, *, what: str, error: type[DocleakError], takes: str = "key=value") -> dict[str, str]:
@@ -155,8 +160,7 @@ def _changed(thing: Any, key: str, text: str, *, what: str, error: type[DocleakE
 
 def _untold(thing: object, key: str, value: object, what: str) -> str:
     signature = _signature(thing)
-    near = get_close_matches(key, [word.partition("=")[0] for word in signature.split(", ")], n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = nearest(key, [word.partition("=")[0] for word in signature.split(", ")])
     return f"{what} cannot be told '{key.replace('_', '-')}={value}'; it takes {signature}.{hint}"
 
 

@@ -460,7 +460,7 @@ def test_data_convert(docleak: Docleak, tmp_path: Path) -> None:
     assert len(new) == 2
     assert all((a.image == b.image).all() and a.fields == b.fields for a, b in zip(old, new, strict=False))
     failed(docleak("data", "convert", "nowhere", "other"), "'nowhere' is neither a format nor an existing path")
-    failed(docleak("data", "convert", "synthetc", "other"), "Did you mean synthetic?")
+    failed(docleak("data", "convert", "synthetc", "other"), "Did you mean 'synthetic'?")
     failed(docleak("data", "convert", "pages", "copy"), "only written to a new folder")
 
 

@@ -195,6 +195,9 @@ def test_a_private_dry_run_says_what_was_planned(command: Command) -> None:
     _, out, _ = command(*words, "--json")
     plan = json.loads(out)["privacy"]
     assert 3.99 < plan["epsilon"] <= 4 and plan["denominator"] == 9 and plan["mechanism"]["rounds"] == 2
+    _, out, _ = command(*words, "--delta", 0.6)
+    said = next(line for line in out.splitlines() if line.startswith("Privacy"))
+    assert "Of about 18 providers, by the plan's public numbers, delta 0.6 is not below 1/18" in said, "beside epsilon"
 
 
 def test_the_dry_run_counts_both_ways_and_writes_nothing(command: Command, tmp_path: Path) -> None:

@@ -97,9 +97,9 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     assert all(f"- {name}: " in str(raised.value) for name in LOADERS) and "pages.jsonl" in str(raised.value)
     with pytest.raises(DocumentError, match="is a file, which is no layout"):
         load_pages(str(tmp_path / "photo.png"), seed=0)
-    with pytest.raises(DocumentError, match=r"neither a format nor an existing path(.|\n)*Did you mean sroie"):
+    with pytest.raises(DocumentError, match=r"neither a format nor an existing path(.|\n)*Did you mean 'sroie'"):
         load_pages("sorie:/data", seed=0)
-    with pytest.raises(DocumentError, match="Did you mean synthetic"):
+    with pytest.raises(DocumentError, match="Did you mean 'synthetic'"):
         load_pages("synthetics", seed=0)
     with pytest.raises(DocumentError, match="'sroie:' names no path"):
         load_pages("sroie:", seed=0)

@@ -92,14 +92,14 @@ def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (("budget = 30", "bugdet = 30"), r"\[fixed\]: unknown key 'bugdet'; did you mean 'budget'"),
-        (("batch_size", "batchsize"), r"row 2 \(b\): unknown key 'batchsize'; did you mean 'batch_size'"),
-        (('title = "T"', 'titel = "T"'), "unknown key 'titel'; did you mean 'title'"),
-        (("binary = 0.5", "binar = 0.5"), "printed.m: unknown key 'binar'; did you mean 'binary'"),
-        (("[scales.tiny]", "[scales.tinny]"), "unknown key 'tinny'; did you mean 'tiny'"),
+        (("budget = 30", "bugdet = 30"), r"\[fixed\]: unknown key 'bugdet'. Did you mean 'budget'"),
+        (("batch_size", "batchsize"), r"row 2 \(b\): unknown key 'batchsize'. Did you mean 'batch_size'"),
+        (('title = "T"', 'titel = "T"'), "unknown key 'titel'. Did you mean 'title'"),
+        (("binary = 0.5", "binar = 0.5"), "printed.m: unknown key 'binar'. Did you mean 'binary'"),
+        (("[scales.tiny]", "[scales.tinny]"), "unknown key 'tinny'. Did you mean 'tiny'"),
         (
             ("[scales.tiny]", "[scales.tiny]\nof.m = { bugdet = 3 }"),
-            r"tiny\], of.m: unknown key 'bugdet'; did you mean",
+            r"tiny\], of.m: unknown key 'bugdet'. Did you mean",
         ),
         (("[scales.tiny]", "[scales.tiny]\nof.m = { budget = 'x' }"), "of.m: budget is 'x', expected a whole number"),
         (("[scales.tiny]", "[scales.tiny]\nof.m = 3"), "of.m is 3, expected settings"),

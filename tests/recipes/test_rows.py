@@ -163,7 +163,7 @@ def test_what_is_asked_for_and_not_there_is_named(tmp_path: Path) -> None:
     require_rows([RECIPE], "tiny", "first|second")
     require_rows([RECIPE, other], "tiny", "first|third")
     for only, said in (("first|third", "with 'third' in its name at scale 'tiny'. There are: first .m.; second .m."),
-                       ("FIRST", "has no row with 'FIRST'.* Did you mean 'first .m.'. There"),
+                       ("FIRST", "has no row with 'FIRST'.* Did you mean 'first'. There"),
                        ("first|", "an empty name would take every row"),
                        ("|", "an empty name would take every row")):  # fmt: skip
         with pytest.raises(RecipeError, match=said):

@@ -212,7 +212,7 @@ def test_what_a_study_of_one_s_own_gives_that_is_none_is_told_so(
     units: str, compute: str, read: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the place of a traceback from within docleak, or of "a file in it was changed"."""
-    name = f"odd_{abs(hash((units, compute, read))):x}"
+    name = f"odd_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(
         "from dataclasses import dataclass\n"
         "from docleak.report.page import Reading\nfrom docleak.report.severity import Part, Severity\n"

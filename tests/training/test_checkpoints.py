@@ -22,7 +22,7 @@ class Oracle:
     """Answers every question with what ``reply`` makes of the right answer."""
 
     def __init__(self, reply: Any) -> None:
-        self.reply = reply
+        self.reply, self.module = reply, torch.nn.Linear(1, 1)
 
     def fit(self, page: Page) -> Page:
         return page
@@ -31,8 +31,8 @@ class Oracle:
         return question
 
     def answer(self, pixels: torch.Tensor, inputs: Sequence[Any]) -> list[Answer]:
-        assert pixels.shape[0] == len(inputs) == 1
-        return [Answer(self.reply(inputs[0].answers[0]), 1.0)]
+        assert pixels.shape[0] == len(inputs) and not self.module.training
+        return [Answer(self.reply(question.answers[0]), 1.0) for question in inputs]
 
 
 def test_measure() -> None:

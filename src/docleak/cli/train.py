@@ -276,7 +276,7 @@ def _train_records(
 def _say_cost(federation: Federation, silos: int, *, json_output: bool) -> None:
     from docleak.training.federated.cost import Cost
     from docleak.training.federated.federation import drawn
-    from docleak.training.federated.summary import network_of
+    from docleak.training.federated.summary import delta_by_plan, network_of
 
     cost = Cost.of(network_of(federation.model))
     clients = drawn(federation, silos)
@@ -296,10 +296,11 @@ def _say_cost(federation: Federation, silos: int, *, json_output: bool) -> None:
         "Framing adds less than 2 %; each evaluation sends the model once more to every silo."
     )
     if (plan := federation.privacy) is not None:
-        facts["privacy"] = {**plan.to_dict(), "epsilon": plan.bound().epsilon}
+        bound, warning = plan.bound(), delta_by_plan(plan, silos)
+        facts["privacy"] = {**plan.to_dict(), "epsilon": bound.epsilon, "warning": warning}
         text += (
-            f"\nPrivacy, of this training alone: {plan.bound().sentence()} Updates are clipped at {plan.clip_norm:g} "
-            f"and their sum is divided by {plan.denominator:g}. What its start was trained on, and scores of whom it "
-            "keeps, are counted when it is run."
+            f"\nPrivacy, of this training alone: {' '.join(filter(None, [bound.sentence(), warning]))} Updates are "
+            f"clipped at {plan.clip_norm:g} and their sum is divided by {plan.denominator:g}. What its start was "
+            "trained on, and scores of whom it keeps, are counted when it is run."
         )
     emit(facts, text, json_output=json_output)

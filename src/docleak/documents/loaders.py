@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,7 @@ from docleak.documents.page import Page
 from docleak.documents.pages import labelled
 from docleak.errors import DocumentError
 from docleak.registry import Given, resolve
-from docleak.spec import names, split_name, told
+from docleak.spec import names, nearest, split_name, told
 
 SYNTHETIC = "synthetic"
 
@@ -258,8 +257,7 @@ def page_source(spec: str) -> PageSource:
     path = Path(text).expanduser()
     if path.exists():
         return PageSource(detect(path), path, options)
-    near = get_close_matches(name, [SYNTHETIC, *LOADERS], n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = nearest(name, [SYNTHETIC, *LOADERS])
     raise DocumentError(
         f"{spec!r} is neither a format nor an existing path; expected {SYNTHETIC!r}, a path, or FORMAT:PATH with "
         f"one of the formats {', '.join(LOADERS)}.{hint}"

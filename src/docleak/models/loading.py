@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +22,7 @@ from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.models.sizes import parse_size
 from docleak.models.vlm.families import is_vision_language
 from docleak.registry import Given, resolve
+from docleak.spec import nearest
 
 #: architecture -> "module:adapter"; an adapter's ``load`` reads a checkpoint.
 ARCHITECTURES: dict[str, str] = {
@@ -186,11 +186,10 @@ def locate(
             f"{what} {source!r}: only models of the hub have revisions, as in owner/model@v1.0 or owner/model@COMMIT. "
             f"Pass {name!r} for what is here."
         )
-    near = get_close_matches(name, shipped, n=1)
+    near = nearest(name, shipped)
     other = {**SHIPPED, **SHIPPED_ENCODERS}.get(name, "")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or ("/" not in name and (owned or near or other)):
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        hint = f" That name is of another kind: {other}." if other else hint
+        hint = f" That name is of another kind: {other}." if other else near
         raise ModelError(
             f"there is no {what} {source!r}.{hint} Shipped: {', '.join(shipped)}; otherwise give a directory "
             "written by save_pretrained, or a hub name like owner/model, or owner/model@revision."

@@ -25,7 +25,6 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ from docleak.documents.ranges import SEED, short
 from docleak.errors import RecipeError
 from docleak.recipes.statements import Statement, statement_of
 from docleak.recipes.statements import faults_of as statement_faults
-from docleak.spec import split_name
+from docleak.spec import nearest, split_name, unknown
 
 if TYPE_CHECKING:
     from docleak.studies.study import TableStudy
@@ -210,8 +209,7 @@ def find_recipe(name: str) -> Recipe:
     known = list(_shipped())
     if name not in known:
         paper = name.partition("/")[0]
-        near = get_close_matches(name, known, n=1, cutoff=0.5) if name != paper else []
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = nearest(name, known, cutoff=0.5) if name != paper else ""
         papers = list(dict.fromkeys(one.partition("/")[0] for one in known))
         of_paper = [one for one in known if one.startswith(f"{paper}/")]
         shown = f"Of {paper} there are {', '.join(of_paper)}" if of_paper else f"There are some of {', '.join(papers)}"
@@ -372,9 +370,7 @@ def _wrong_keys(found: Mapping[str, Any], typed: Mapping[str, type], free: Any, 
     known = [*typed, *sorted(free)]
     for key, value in found.items():
         if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-            faults.append(f"{place}: unknown key {key!r}{hint}")
+            faults.append(f"{place}: {unknown('key', key, known)}")
         elif key in typed and not isinstance(value, typed[key]):
             faults.append(f"{place}: {key} is a {type(value).__name__}, expected a {typed[key].__name__}")
     return faults

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
-from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.claim import claimed
 from docleak.runs.run import Run
+from docleak.spec import nearest
 from docleak.studies.engine import SILENCE, Assignment, Watcher, begin, compute, identity_of
 from docleak.studies.study import ROWS, TableRow, TableStudy
 
@@ -112,9 +112,7 @@ def require_rows(recipes: Sequence[Recipe], scale: str, only: str) -> None:
             raise RecipeError(f"rows are {only!r}, and an empty name would take every row. Leave the | out. {there}.")
         if not any(part in label for label in labels):
             none = f"recipe {recipes[0].name!r} has no row" if len(recipes) == 1 else "no table has a row"
-            names = {spelling.lower(): label for label in labels for spelling in (label, label.rpartition(" (")[0])}
-            near = get_close_matches(part.lower(), names, n=1)
-            hint = f" Did you mean {names[near[0]]!r}?" if near else ""
+            hint = nearest(part, [*labels, *(label.rpartition(" (")[0] for label in labels)])
             raise RecipeError(f"{none} with {part!r} in its name at scale {scale!r}.{hint} {there}.")
 
 

@@ -100,7 +100,7 @@ def write_report(
     of these values. Raises RunError where the files cannot be written.
     """
     full, redacted = checked(results_of(readings)), private is not None
-    alone = len({reading.question for reading in readings}) == 1
+    leads = list(dict.fromkeys((reading.question, reading.lead) for reading in readings))
     verdict, runs = joined(readings), [run for reading in readings for run in reading.runs]
     scopes = [(reading.scope, worst(part.severity for part in reading.parts)) for reading in readings]
     synthetic, known = all(reading.synthetic for reading in readings), about or kept_about(folder) or About()
@@ -113,8 +113,8 @@ def write_report(
         sections = [Section("tables", "Numbers", "Numbers", numbers), *shown] if tables else shown
     html = render(
         "page.html.j2",
-        question=readings[0].question if alone else "What was given away?",
-        leads=[("", readings[0].lead)] if alone else [(reading.question, reading.lead) for reading in readings],
+        question=leads[0][0] if len(dict(leads)) == 1 else "What was given away?",
+        leads=leads,
         verdict=verdict,
         first=said,
         no_advice=NO_ADVICE,

@@ -18,8 +18,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.documents.synthetic_providers import PROVIDERS
 from docleak.errors import ModelError
 from docleak.files import drafted_folder, reported
-from docleak.metrics.text import accuracy, anls
-from docleak.models.base import DocumentModel, pixels_of
+from docleak.models.base import DocumentModel
 from docleak.models.encoders.loading import save_encoder, save_for_transformers
 from docleak.models.encoders.tiny import TINY, WORDS_OF_V3, shipped_tokenizer, tiny_encoder
 from docleak.models.tiny import (
@@ -31,6 +30,7 @@ from docleak.models.tiny import (
     vt5_start,
 )
 from docleak.privacy.lineage import UNKNOWN, Lineage
+from docleak.training.answers import answered
 from docleak.training.extraction.fit import Epoch, FitConfig, fit
 from docleak.training.extraction.validation import validate
 from docleak.training.lineage import SYNTHETIC, write_lineage
@@ -104,20 +104,9 @@ def _texts(pages: Sequence[Page]) -> Iterator[str]:
         yield from (question.text for question in page.questions)
 
 
-def scored(model: DocumentModel, pages: Sequence[Page]) -> Iterator[list[tuple[float, float]]]:
-    """Of each page, ANLS and accuracy of the answer to each of its questions."""
-    for page in map(model.fit, pages):
-        pixels = pixels_of(page.image)[None]
-        texts = [model.answer(pixels, [model.encode(page, question)])[0].text for question in page.questions]
-        yield [
-            (anls(text, question.answers), float(accuracy(text, question.answers)))
-            for text, question in zip(texts, page.questions, strict=True)
-        ]
-
-
 def measure(model: DocumentModel, pages: Sequence[Page]) -> dict[str, float | int]:
     """ANLS and accuracy over all questions of ``pages``."""
-    scores = np.array([one for of_page in scored(model, pages) for one in of_page])
+    scores = np.array([score for page in pages for score in answered(model, page)])
     return {"anls": float(scores[:, 0].mean()), "accuracy": float(scores[:, 1].mean()), "anls_questions": len(scores)}
 
 

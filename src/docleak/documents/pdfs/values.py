@@ -6,13 +6,13 @@ import csv
 import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from docleak.documents.files import raise_faults, read_json, read_text
 from docleak.documents.ranges import short
 from docleak.errors import DocumentError
+from docleak.spec import nearest
 
 #: Columns that say whose a row is; all others are keys of fields, but for the two that a row per value has.
 ABOUT = ("file", "page", "provider", "template")
@@ -81,8 +81,7 @@ def _whose(row: Mapping[str, Any], pages: Mapping[str, int]) -> tuple[list[str],
         return faults, "", None
     document = next((name for name in (file, file[:-4] if file.lower().endswith(".pdf") else "") if name in pages), "")
     if not document:
-        near = get_close_matches(file.removesuffix(".pdf"), pages, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = nearest(file.removesuffix(".pdf"), pages)
         faults.append(f"there is no PDF {file!r}.{hint}" if file else "'file' is missing")
     said = str(row.get("page", "")).strip()
     if not said:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from docleak.errors import ModelError
 from docleak.files import read_json_object, shaped
+from docleak.spec import nearest
 
 HERE = Path(__file__).parent
 #: Names that ``make`` and ``published`` know.
@@ -93,8 +93,7 @@ class Published:
 def published(name: str) -> Published:
     """The checkpoint of that name; ModelError, with the nearest, for a name that is not in PUBLISHED."""
     if name not in PUBLISHED:
-        near = get_close_matches(name, PUBLISHED, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = nearest(name, PUBLISHED)
         raise ModelError(f"no published checkpoint {name!r} is known.{hint} Known are {', '.join(PUBLISHED)}.")
     file = HERE / "checkpoints" / f"{name}.json"
     values = read_json_object(file, error=ModelError, advice="Reinstall docleak.")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from docleak.privacy.budget import noise_for
 from docleak.privacy.mechanism import Mechanism, Participation
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.second import Accountant
+from docleak.spec import unknown
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local_plan import LocalPlan
 
@@ -239,7 +239,5 @@ def _changed(settings: D, changes: Mapping[str, Any], place: str) -> D:
     known = [item.name for item in fields(settings)]
     for key in changes:
         if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-            raise RecipeError(f"{place}: unknown key {key!r}{hint}")
+            raise RecipeError(f"{place}: {unknown('key', key, known)}")
     return replace(settings, **changes)

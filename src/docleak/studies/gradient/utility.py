@@ -17,7 +17,7 @@ from docleak.documents.pages import remembered
 from docleak.documents.synthetic import make_pages
 from docleak.metrics.estimate import Estimate, ratio
 from docleak.models import load_model, trainable
-from docleak.training.checkpoints import scored
+from docleak.training.answers import answered
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: A LayoutLMv3 learns from words and boxes first, as in its recorded recipe; others see everything at once.
@@ -70,7 +70,7 @@ def utility_under(spec: str, source: str, *, steps: int, seed: int) -> Utility:
     )  # fmt: skip
     seconds = (time.perf_counter() - began) / steps
     unseen: Sequence[Page] = make_pages(TEST_PAGES, seed=seed, split="validation", size=model.image_size)
-    by_page = [[score for score, _ in of_page] for of_page in scored(model, unseen)]
+    by_page = [[similarity for similarity, _ in answered(model, page)] for page in unseen]
     quality = ratio(
         np.array([sum(of_page) for of_page in by_page]), np.array([len(of_page) for of_page in by_page]),
         np.random.default_rng(seed), share=True,

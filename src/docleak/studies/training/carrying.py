@@ -24,9 +24,10 @@ from docleak.runs.run import Run
 from docleak.studies.study import Tell, with_tuples
 from docleak.studies.training.config import FINETUNING, TrainingConfig
 from docleak.studies.training.data import CENTRAL, Places
+from docleak.training.answers import ANSWERED_TOGETHER
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.local import parameters_of, set_parameters
-from docleak.training.federated.party import ANSWERED_TOGETHER, evaluate, model_of
+from docleak.training.federated.party import evaluate, model_of
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.silo import Party
 from docleak.training.federated.summary import save_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from docleak.documents.page import Page
 from docleak.errors import FederationError
-from docleak.metrics.text import accuracy, anls
-from docleak.models.base import DocumentModel, pixels_of, trainable
+from docleak.models.base import DocumentModel, trainable
 from docleak.models.loading import load_model
 from docleak.privacy.randomness import Randomness
+from docleak.training.answers import answered
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
@@ -25,9 +24,6 @@ from docleak.training.federated.silo import Party
 from docleak.training.objectives.table import objective_of
 from docleak.training.private.moving import require_moving
 from docleak.training.private.rounds import client_round
-
-#: Questions about one page that are answered at once.
-ANSWERED_TOGETHER = 16
 
 
 @dataclass(frozen=True)
@@ -164,21 +160,3 @@ def evaluate(
                 party.source, before.anls + similarity, before.accuracy + right, before.questions + 1
             )
     return tuple(scores.values())
-
-
-def answered(model: DocumentModel, page: Page) -> Iterator[tuple[float, float]]:
-    """ANLS and accuracy per question of the page that has an answer."""
-    questions = [question for question in page.questions if question.answers]
-    fitted = model.fit(page)
-    pixels = pixels_of(fitted.image, next(model.module.parameters()).device)
-    training = model.module.training
-    model.module.eval()
-    for start in range(0, len(questions), ANSWERED_TOGETHER):
-        asked = questions[start : start + ANSWERED_TOGETHER]
-        with torch.no_grad():
-            answers = model.answer(
-                pixels.expand(len(asked), *pixels.shape), [model.encode(fitted, question) for question in asked]
-            )
-        for question, answer in zip(asked, answers, strict=True):
-            yield anls(answer.text, question.answers), accuracy(answer.text, question.answers)
-    model.module.train(training)

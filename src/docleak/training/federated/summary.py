@@ -20,6 +20,7 @@ from docleak.privacy.accounting import rounded_up
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.lineage import BOUND, epsilon_with_scores
 from docleak.privacy.mechanism import Mechanism, Unit
+from docleak.privacy.plan import DpPlan
 from docleak.privacy.second import second_opinion
 from docleak.training.federated.capture import UPDATES, recorded
 from docleak.training.federated.federation import Federation, drawn
@@ -117,10 +118,8 @@ def _privacy(run: FederatedRun) -> dict[str, Any] | None:
         everything = epsilon_with_scores(lineage, spent.delta)
     silos, plan = len(run.silos()), ledger.plan
     limit = [_seen(run, silos), scope_of(run), "How long silos take is not hidden."]
-    units = 1 if plan.mechanism.unit is Unit.CLIENT else plan.denominator / plan.mechanism.unit_rate
-    about = math.ceil(units * max(silos, 1))  # by constants that are public; the true number is not
-    if claim.kind == BOUND and (warning := delta_warning(plan.delta, about, plan.mechanism.unit)):
-        limit.insert(0, f"Of about {about} {plan.mechanism.unit}s, by the plan's public numbers, {warning}")
+    if claim.kind == BOUND and (warning := delta_by_plan(plan, silos)):
+        limit.insert(0, warning)
     several = sum(training.plan is not None for training in lineage.trainings) > 1
     if several and claim.epsilon is not None and everything is not None and everything > claim.epsilon:
         limit.insert(
@@ -138,6 +137,15 @@ def _privacy(run: FederatedRun) -> dict[str, Any] | None:
         "rounds_begun": ledger.begun,
         "limit": " ".join(filter(None, limit)),
     }
+
+
+def delta_by_plan(plan: DpPlan, silos: int) -> str:
+    """Why the plan's delta is too large for as many units as its constants say, which are public; "" where it is not.
+    The true number is not public."""
+    units = 1 if plan.mechanism.unit is Unit.CLIENT else plan.denominator / plan.mechanism.unit_rate
+    about = math.ceil(units * max(silos, 1))
+    warning = delta_warning(plan.delta, about, plan.mechanism.unit)
+    return f"Of about {about} {plan.mechanism.unit}s, by the plan's public numbers, {warning}" if warning else ""
 
 
 def _seen(run: FederatedRun, silos: int) -> str:
