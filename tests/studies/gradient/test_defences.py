@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from docleak.errors import AttackError
+from docleak.errors import AttackError, RunError
 from docleak.metrics import Estimate
 from docleak.report.page import joined
 from docleak.runs.run import Run
@@ -34,7 +34,7 @@ def choice(name: str, leakage: float | None, anls: float | None, kept: float | N
     findings = SimpleNamespace(share=SimpleNamespace(value=None), routes=())
     best = SimpleNamespace(estimates={"fuzz_ratio": Estimate(leakage)})
     context: Any = None if leakage is None else SimpleNamespace(findings=findings, best=best)
-    utility = None if anls is None else asdict(Utility(anls, 1.0, 10, 0.1, 1000))
+    utility = None if anls is None else asdict(Utility(Estimate(anls), 1.0, 10, 0.1, 1000))
     return Choice(NAMES[name], context, {"kept": kept, "utility": utility}, {})
 
 
@@ -73,7 +73,9 @@ def test_bytes_of_an_update() -> None:
 def test_utility_is_reproducible_and_noise_costs_some(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(utility, "TEST_PAGES", 2)
     plain = utility_under("none", "layoutlmv3-start", steps=2, seed=0)
-    assert plain.low is not None and plain.high is not None and plain.low <= plain.anls <= plain.high
+    low, high = plain.anls.low, plain.anls.high
+    assert plain.anls.value is not None and low is not None and high is not None
+    assert low <= plain.anls.value <= high
     again = utility_under("none", "layoutlmv3-start", steps=2, seed=0)
     noisy = utility_under("noise:sigma=10", "layoutlmv3-start", steps=2, seed=0)
     assert plain.loss == again.loss and plain.anls == again.anls
@@ -120,8 +122,14 @@ def test_what_the_adversary_sees_and_knows_is_said_as_it_was_asked_for() -> None
 def test_a_training_under_a_defence_says_on_what_and_how_many_it_was_measured() -> None:
     said = choices._cost(choice("good", 0.1, 0.9))
     assert said == "right answers after 10 training steps on synthetic invoices, ANLS 0.900 on 20 unseen ones"
-    sure = replace(choice("good", 0.1, 0.9), cost={"utility": asdict(Utility(0.9, 1.0, 10, 0.1, 1000, 0.8, 0.95))})
+    cost = asdict(Utility(Estimate(0.9, 0.8, 0.95), 1.0, 10, 0.1, 1000))
+    sure = replace(choice("good", 0.1, 0.9), cost={"utility": cost})
     assert "ANLS 0.900 [0.800, 0.950] on 20 unseen ones" in choices._cost(sure)
+    other = replace(sure, cost={"utility": cost | {"anls": 0.9}})
+    with pytest.raises(
+        RunError, match=r"what 'clip:norm=1' costs cannot be used: anls is 0\.9, .*docleak defend again"
+    ):
+        other.utility  # noqa: B018
     assert "synthetic invoices, whatever was attacked" in choices.MEANING and "20 unseen ones" in choices.MEANING
 
 

@@ -577,7 +577,7 @@ def choice(
     spec: str, read: int, leakage: float | None, severity: str, anls: float | None = None, failed: bool = False
 ) -> Choice:
     """A defence after which so many of six fields were read."""
-    utility = None if anls is None else asdict(Utility(anls, 1.0, 10, 0.1, 1000))
+    utility = None if anls is None else asdict(Utility(Estimate(anls), 1.0, 10, 0.1, 1000))
     cells = tuple([Cell.READ] * read + [Cell.NOT] * (6 - read))
     findings = SimpleNamespace(
         judgement=judge(cells, [FLOOR_ONLY] * (severity == "untold")), routes=(Route("picture", cells),),

@@ -10,6 +10,7 @@ import numpy as np
 
 from docleak.defenses import DEFENSES, TemplateDefense
 from docleak.errors import RunError
+from docleak.files import shaped
 from docleak.report.pictures import new_figure, svg_figure
 from docleak.report.severity import Severity, routes_sentence
 from docleak.report.statement import counted_words
@@ -22,6 +23,7 @@ from docleak.studies.gradient.utility import TEST_PAGES, Utility
 
 #: Leakages and benefits closer than this are taken to be equal.
 SAME = 0.002
+AGAIN = "Run docleak defend again."
 COLUMNS = {
     "read": Column("by any route"), "binary": Column("Picture: read exactly", 1, percent=True),
     "fuzz": Column("fuzz ratio"), "psnr": Column("PSNR, dB", 1), "words": Column("fields in the text", 0, percent=True),
@@ -79,20 +81,21 @@ class Choice:
 
     @property
     def utility(self) -> Utility | None:
-        """Of a model trained under it."""
-        return Utility(**self.cost["utility"]) if self.cost.get("utility") else None
+        """Of a model trained under it. RunError for a record of another shape."""
+        saved = self.cost.get("utility")
+        return shaped(Utility, saved, RunError, f"what {self.spec!r} costs", AGAIN) if saved else None
 
     @property
     def benefit(self) -> float | None:
         """ANLS of a model trained under it, or where none was trained, the share of the update's direction kept."""
-        return self.cost.get("kept") if self.utility is None else self.utility.anls
+        return self.cost.get("kept") if self.utility is None else self.utility.anls.value
 
 
 def choices_of(run: Run, rng: np.random.Generator) -> list[Choice]:
     """Every defence with its numbers from disk, dominated ones marked. RunError if nothing is finished."""
     records, failures = run.units(), run.failures()
     if not records:
-        raise RunError(f"{run.path} has no finished unit of a comparison of defences. Run docleak defend again.")
+        raise RunError(f"{run.path} has no finished unit of a comparison of defences. {AGAIN}")
     costs = {record["cost"]: record for record in records if "cost" in record}
     plain = costs.get(NONE, {}).get("utility")
     reasons, choices = run.info.get("inapplicable", {}), []
@@ -134,7 +137,7 @@ def table_of(choices: Sequence[Choice]) -> Table:
             "psnr": estimates.get("psnr"),
             "words": "not tried" if choice.words is None else choice.words,
             "kept": choice.cost.get("kept"),
-            "anls": "not measured" if u is None else u.quality,
+            "anls": "not measured" if u is None else u.anls,
             "loss": "not measured" if u is None else u.loss,
             "kilobytes": None if u is None else u.bytes_per_round / 1000,
             "milliseconds": None if u is None else 1000 * u.seconds_per_step,
@@ -307,7 +310,7 @@ def _cost(choice: Choice) -> str:
     costs += (
         [
             f"right answers after {counted_words(choice.utility.steps, 'training step')} on synthetic invoices, ANLS "
-            f"{choice.utility.quality.text()} on {TEST_PAGES} unseen ones"
+            f"{choice.utility.anls.text()} on {TEST_PAGES} unseen ones"
         ]
         if choice.utility
         else []

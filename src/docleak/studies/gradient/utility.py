@@ -27,21 +27,13 @@ TEST_PAGES = 20
 
 @dataclass(frozen=True)
 class Utility:
-    """Quality after ``steps`` of training under a defence, on unseen pages, ``low`` to ``high`` its 95 % interval over
-    them; ``loss`` is the mean of the last tenth."""
+    """Quality after ``steps`` of training under a defence, on unseen pages; ``loss`` is the mean of the last tenth."""
 
-    anls: float
+    anls: Estimate
     loss: float
     steps: int
     seconds_per_step: float
     bytes_per_round: int
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def quality(self) -> Estimate:
-        """ANLS with its interval."""
-        return Estimate(self.anls, self.low, self.high)
 
 
 def utility_under(spec: str, source: str, *, steps: int, seed: int) -> Utility:
@@ -71,13 +63,12 @@ def utility_under(spec: str, source: str, *, steps: int, seed: int) -> Utility:
     seconds = (time.perf_counter() - began) / steps
     unseen: Sequence[Page] = make_pages(TEST_PAGES, seed=seed, split="validation", size=model.image_size)
     by_page = [[similarity for similarity, _ in answered(model, page)] for page in unseen]
-    quality = ratio(
+    anls = ratio(
         np.array([sum(of_page) for of_page in by_page]), np.array([len(of_page) for of_page in by_page]),
         np.random.default_rng(seed), share=True,
     )  # fmt: skip
-    assert quality.value is not None
     loss = float(np.mean(losses[-max(1, steps // 10) :]))
-    return Utility(quality.value, loss, steps, seconds, sent_bytes(spec, source), quality.low, quality.high)
+    return Utility(anls, loss, steps, seconds, sent_bytes(spec, source))
 
 
 def sent_bytes(spec: str, source: str) -> int:
