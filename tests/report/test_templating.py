@@ -73,6 +73,7 @@ def test_what_stands_small_under_a_name_stands_in_every_form() -> None:
     assert [row.get("note") for row in table.to_json()] == [row.get("note") for row in table.records()]
     assert table.records()[0] == {"row": "mean", "note": "nothing is concluded", "n": 1.0}
     assert "note" not in table.records()[1] and "nothing is concluded" in table.to_csv()
+    assert table.to_text().splitlines() == ["row   n", "mean  1.000", "    nothing is concluded", "x     2.000"]
 
 
 def test_a_page_without_its_values_is_refused_and_compiled_once() -> None:

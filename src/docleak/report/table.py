@@ -160,8 +160,9 @@ class Table:
         return pandas.DataFrame(self.records())
 
     def to_text(self) -> str:
-        """Aligned for a terminal."""
+        """Aligned for a terminal; a row's note stands under it."""
         lines = [[self.first, *self.heads], *([row.name, *self.cells(row)] for row in self.rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-                         for line in lines)  # fmt: skip
+        notes = ["", *(f"\n    {row.note}" if row.note else "" for row in self.rows)]
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + note
+                         for line, note in zip(lines, notes, strict=True))  # fmt: skip
