@@ -34,6 +34,9 @@ KINDS = ("customer_name", "date", "document_number", "total", "unheard")
 #: In no order of docleak's.
 LABELS = [f"I-{kind}" for kind in KINDS] + ["O"] + [f"B-{kind}" for kind in KINDS]
 
+#: Of the kind, too, that the first question of a synthetic invoice asks for.
+ASKED = [*LABELS, "B-invoice_number", "I-invoice_number"]
+
 
 def make(folder: Path, kind: str, labels: list[str] = LABELS) -> str:
     """A network as transformers' scripts save it, beside the tiny LayoutLMv3's tokenizer."""
@@ -149,12 +152,16 @@ def test_a_batch_is_its_examples_and_comes_back_from_disk(model: Tagger, tmp_pat
         assert (model.text_loss(inputs) != together).all() == getattr(model, "sees", True)
 
 
-@pytest.mark.parametrize("kind", ["layoutlmv3", "lilt"])
-def test_an_audit_reads_the_fields_by_their_words(kind: str, tmp_path: Path) -> None:
-    source = make(tmp_path / "model", kind)
+@pytest.mark.parametrize(("kind", "labels"), [("layoutlmv3", ASKED), ("lilt", LABELS)])
+def test_an_audit_reads_the_fields_by_their_words(kind: str, labels: list[str], tmp_path: Path) -> None:
+    """A tagger that knows no kind of what a page asks answers nothing, and no route is counted that could not give a
+    field."""
+    source = make(tmp_path / "model", kind, labels)
     config = GradientConfig((source,), attacks=("closed-form",), pages=1, budget=20, seed=3)
     (record,) = carry_out(GradientStudy(config), tmp_path / "run").units()
     assert record["recovered"]["exact"] and all(record["recovered"]["fields_by"]["words"])
+    routes = {"words", "answer", "question"} if labels is ASKED else {"words"}
+    assert set(record["recovered"]["fields_by"]) == routes and bool(record["answer"]) == (labels is ASKED)
     adapt(source, tmp_path / "lora", Lora.parsed("r=2,targets=query+value"), seed=0)
     assert all(".lora_" in name for name, _ in trainable(load_model(str(tmp_path / "lora")).module))
 

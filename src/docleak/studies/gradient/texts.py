@@ -197,10 +197,10 @@ def _transcribed(case: Case, recovered: Recovered) -> dict[str, object]:
     model: DocumentModel = case.view.model
     true, read = model.transcript(case.inputs[0]), model.transcript(recovered.inputs[0])
     page, fields = case.pages[0], case.pages[0].private_fields
-    by: dict[str, list[bool]] = {
-        "answer": [_answers(field.value, true.answer, read.answer) for field in fields],
-        "question": [_names(field.value, true.question, read.question) for field in fields],
-    }
+    by: dict[str, list[bool]] = {}
+    if true.question or true.answer:  # a tagger is asked nothing
+        by["answer"] = [_answers(field.value, true.answer, read.answer) for field in fields]
+        by["question"] = [_names(field.value, true.question, read.question) for field in fields]
     if true.words:
         again = repeats_of(page)
         places = [[field, *(r for r in again if (r.key, r.value) == (field.key, field.value))] for field in fields]
