@@ -200,6 +200,7 @@ READ = """
         ("None", "{}, {}", READ, "units of the study {kind} gave NoneType None; expected a list of Unit"),
         ("['a']", "{}, {}", READ, r"units of the study {kind} gave list \['a'\]; expected a list of Unit"),
         ("[Unit('a')]", "None", READ, "compute of the study {kind} gave NoneType None; expected a record and"),
+        ("[Unit('a')]", "{'images': 3, 'x': 1}, {}", READ, "compute of the study {kind} gave a record with images"),
         ("[Unit('a')]", "{'x': 1}", READ, "compute of the study {kind} gave dict {{'x': 1}}; expected a record and"),
         ("[Unit('a')]", "{}, {'p': [1]}", READ, "p.png: the picture is of type list; expected an array"),
         ("[Unit('a')]", "{}, {}", READ.replace("return Reading", "return None and Reading"),

@@ -169,8 +169,7 @@ class Run:
         """Finish a unit: the pictures first, then ``unit.json``, so that it exists only if they do.
 
         ``images`` maps "truth.png" (or "truth") and so on to uint8 RGB (H, W, 3). The record is saved with ``unit``
-        (its id), and with ``images`` (name -> file) and ``snapshots`` unless it has its own; numbers that are not
-        finite become null.
+        (its id), ``images`` (name -> file) and ``snapshots``; numbers that are not finite become null.
         """
         folder = self.folder(unit_id)
         files = {name.removesuffix(".png"): f"{name.removesuffix('.png')}.png" for name in images}

@@ -24,6 +24,8 @@ from docleak.studies.study import Study, Unit
 ATTEMPTS = 2
 #: What a unit may raise without the others suffering for it.
 KNOWN = (DocleakError, RuntimeError, ValueError, MemoryError, OSError)
+#: What ``Run.write_unit`` adds to a record.
+RESERVED = {"images", "snapshots", "unit"}
 DIED = "the worker process died (out of memory, or killed)"
 
 
@@ -107,6 +109,11 @@ def _whole(study: Study[Any], measured: object) -> tuple[Mapping[str, Any], Mapp
     """A unit's record and pictures as ``compute`` gave them; RunError for anything else."""
     match measured:
         case (Mapping() as record, Mapping() as images):
+            if taken := sorted(RESERVED & set(record)):
+                raise RunError(
+                    f"compute of the study {study.kind} gave a record with {', '.join(taken)}, which docleak adds to "
+                    "every record itself. Call it otherwise."
+                )
             return record, images
     raise RunError(
         f"compute of the study {study.kind} gave {type(measured).__name__} {measured!r:.80}; expected a record and "
