@@ -196,7 +196,8 @@ def test_a_printed_epsilon_names_everything_it_depends_on(accountant: Accountant
     text = guarantee(clients, DELTA).sentence()
     assert "each client in a round with probability 0.5 at most, drawn anew in every round" in text
     assert "coins" not in text, "how many silos train in a round is fixed (federation.drawn)"
-    assert all(part in text for part in ("per document", "replaced", "each of its documents by a coin", "everybody knew"))
+    parts = ("per document", "replaced", "each of its documents by a coin", "everybody knew")
+    assert all(part in text for part in parts)
     assert "which is no bound" in replace(clients, participation=Participation.HIDDEN).sentence()
 
 

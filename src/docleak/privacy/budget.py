@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from docleak.errors import PrivacyError
-from docleak.privacy.accounting import Guarantee, guarantee
+from docleak.privacy.accounting import Guarantee, guarantee, rounded_down
 from docleak.privacy.distributions import bound_of
 from docleak.privacy.mechanism import Mechanism, Participation, Relation
 from docleak.privacy.second import BESIDE, SHARE, Accountant
@@ -179,7 +179,7 @@ def delta_warning(delta: float, units: int, unit: str) -> str:
         return ""
     return (
         f"delta {delta:.3g} is not below 1/{units}: publishing everything of one {unit} in {units}, drawn at random, "
-        f"would satisfy it. Take less than {1 / units:.2g}, a tenth of that if you can."
+        f"would satisfy it. Take less than {rounded_down(1 / units)}, a tenth of that if you can."
     )
 
 

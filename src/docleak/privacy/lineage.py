@@ -235,7 +235,7 @@ def _bound(private: Sequence[Trained], known: Fingerprints | None, start: str, p
         how = f"{len(private)} trainings composed, as if each {unit} were in all of them"
     change = "replaced by another's" if relation == "replace-one" else "added or removed"
     text = (
-        f"epsilon {rounded_up(epsilon)} at delta {delta:.3g} per {unit} ({WHAT[unit]} {change}): {how}; "
+        f"epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} per {unit} ({WHAT[unit]} {change}): {how}; "
         f"{one.accountant.upper()} accountant of dp-accounting {one.version}{second_opinion(counted, delta, epsilon)}. "
         "By themselves:"
         + "".join(f"\n  - {part}" for part in parts) + f"\n{seeded.strip()}{' ' * bool(seeded)}{start}"
