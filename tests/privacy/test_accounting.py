@@ -194,7 +194,10 @@ def test_a_printed_epsilon_names_everything_it_depends_on(accountant: Accountant
     assert all(part in text for part in (*said, accountant.upper(), f"{package} {version(package)}"))
     clients = replace(CENTRAL, client_rate=0.5, relation=Relation.REPLACE_ONE, unit=Unit.DOCUMENT)
     text = guarantee(clients, DELTA).sentence()
-    assert all(part in text for part in ("per document", "replaced", "clients drawn", "everybody knew"))
+    assert "each client in a round with probability 0.5 at most, drawn anew in every round" in text
+    assert "coins" not in text, "how many silos train in a round is fixed (federation.drawn)"
+    parts = ("per document", "replaced", "each of its documents by a coin", "everybody knew")
+    assert all(part in text for part in parts)
     assert "which is no bound" in replace(clients, participation=Participation.HIDDEN).sentence()
 
 

@@ -94,6 +94,12 @@ def test_huge_groups_and_impossible_numbers() -> None:
             guarantee(asked, 1e-5, Accountant.PRV)
 
 
+def test_printed_deltas_are_no_smaller_than_what_epsilon_holds_at() -> None:
+    said = {d: guarantee(Mechanism(1.0, 1), d).sentence() for d in (1e-5, 0.1, 0.00010049, 1 / 4149, 1e-320)}
+    printed = ("1e-05", "0.1", "0.0001005", "0.0002411", "1e-320")
+    assert all(f"at delta {of} per" in text for text, of in zip(said.values(), printed, strict=True))
+
+
 def test_printed_epsilons_are_rounded_up() -> None:
     assert [rounded_up(x) for x in (7.99943, 8.0, 14.46081, 0.20931, 0.0, 2.5e18)] == [
         "8", "8", "14.47", "0.2094", "0", "2.5e+18",

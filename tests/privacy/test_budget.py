@@ -94,3 +94,15 @@ def test_what_cannot_be_calibrated() -> None:
         noise_for(Mechanism(1, 1), 1e-7, 1e-12)
     with pytest.raises(PrivacyError, match="PRV accountant cannot count"):
         noise_for(Mechanism(1, 1, client_rate=0.5), 8, DELTA, Accountant.PRV)
+
+
+def test_noise_by_prv_is_found_by_prv_where_the_reference_is_no_tight_count() -> None:
+    """The reference's closed form is twenty times as large there, which would ask for far more noise than PRV does."""
+    found = noise_for(Mechanism(0.0, 1000, 0.01), 1.0, 1e-11, Accountant.PRV)
+    assert 0.98 < found.epsilon <= 1.0
+
+
+def test_a_delta_that_is_advised_is_small_enough() -> None:
+    for units in (417, 4149, 7, 3):
+        advised = float(delta_warning(0.5, units, "provider").split("less than ")[1].split(",")[0])
+        assert not delta_warning(advised * (1 - 1e-9), units, "provider")

@@ -80,6 +80,17 @@ def test_without_privacy_on_the_same_on_others_and_on_nobody_knows_whom() -> Non
     assert later.kind == NO_GUARANTEE and "it was also trained on some of these providers" in later.sentence
 
 
+def test_other_providers_are_no_other_clients_and_no_others_than_who_takes_a_place() -> None:
+    """A client may have held what was trained on without privacy; whoever replaces one may be of the other training."""
+    client = replace(PLAN, mechanism=replace(PLAN.mechanism, unit=Unit.CLIENT, unit_rate=1.0))
+    claim = claim_of(*model(("a", None, "x"), ("b", client, "y")))
+    assert claim.kind == NO_GUARANTEE and "nothing shows that this was of other clients" in claim.sentence
+    plans = [replace(p, mechanism=replace(p.mechanism, relation=Relation.REPLACE_ONE)) for p in (PLAN, OTHER)]
+    claim = claim_of(*model(("a", plans[0], "x"), ("b", plans[1], "y")))
+    assert claim.epsilon == epsilon_of([plan.mechanism for plan in plans], 1e-5)
+    assert "as if each provider were in all" in claim.sentence
+
+
 def test_what_is_not_known_or_does_not_add_up() -> None:
     lineage, known = model(("a", PLAN, "x"), origin=UNKNOWN)
     claim = claim_of(lineage, known)

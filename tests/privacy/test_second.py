@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from docleak.errors import PrivacyError
 from docleak.privacy import accounting, second
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.distributions import epsilon_of
@@ -37,6 +38,34 @@ def test_what_prv_is_allowed_to_err_by_is_no_contradiction(mechanism: Mechanism)
     claim = guarantee(mechanism, DELTA, Accountant.PRV)
     assert claim.epsilon > 2 * guarantee(mechanism, DELTA).epsilon
     assert "WARNING" not in claim.sentence()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "delta"),
+    [(Mechanism(4.0, 1000, 0.01), 1e-11), (Mechanism(1.0, 10**7, 1e-3), 1e-5), (Mechanism(1.0, 10, 0.2), 1e-320)],
+)
+def test_a_bound_that_is_no_tight_count_does_not_contradict_a_lower_one(mechanism: Mechanism, delta: float) -> None:
+    """Where delta is too small for so many rounds, or the grid too coarse, the reference is an upper bound alone."""
+    claim = guarantee(mechanism, delta)
+    said = claim.sentence()
+    assert "WARNING" not in said and "coarse grid or in closed form, which may be far above the truth, and " in said
+    for accountant in (Accountant.PRV, Accountant.RDP):
+        try:
+            beside = guarantee(mechanism, delta, accountant).sentence()
+        except PrivacyError:
+            continue
+        assert "WARNING" not in beside and "at least" not in beside
+
+
+def test_below_a_second_count_is_a_contradiction_however_loose_the_reference() -> None:
+    claim = guarantee(Mechanism(4.0, 1000, 0.01), 1e-11)
+    assert "WARNING" in replace(claim, epsilon=claim.epsilon / 100).sentence()
+
+
+@pytest.mark.parametrize("mechanism", [Mechanism(0.05, 100, 0.01), Mechanism(0.1, 1000, 0.01)])
+def test_an_accountant_that_finds_no_finite_epsilon_contradicts_nobody(mechanism: Mechanism) -> None:
+    said = guarantee(mechanism, DELTA).sentence()
+    assert "WARNING" not in said and "counts inf" not in said and "RDP accountant" in said and "at most" in said
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])

@@ -29,7 +29,8 @@ def budget(
     epsilon: Annotated[float | None, typer.Option(help="The budget: how much one provider may be given away.")] = None,
     noise: Annotated[float | None, typer.Option(help="Noise multiplier: noise over clip norm, in the sum.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
-    delta: Annotated[float, typer.Option(help="Probability that epsilon does not hold; far below 1/providers.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="What a chance may grow by beside e^epsilon times itself; far below "
+                                         "1/providers.")] = 1e-5,
     rate: Annotated[str, typer.Option(help="Probability that a provider is drawn in a round, such as 0.2 or 50/340; "
                                       "within its client, where clients are drawn.")] = RATE,
     client_rate: Annotated[str, typer.Option(help="Probability that a client is drawn in a round; 1: all take part.")]

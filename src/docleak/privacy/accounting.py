@@ -54,12 +54,12 @@ class Guarantee:
         if math.isinf(self.epsilon):
             return f"no differential privacy per {m.unit}: no noise bounds the effect of {what} ({m.sentence()}; {by})."
         by += f", allowed an error of {PRV_ERROR:.2g}" if self.accountant is Accountant.PRV else ""
-        claim = f"epsilon {rounded_up(self.epsilon)} at delta {self.delta:.3g} per {m.unit} ({what} {change})"
+        claim = f"epsilon {rounded_up(self.epsilon)} at delta {rounded_up(self.delta)} per {m.unit} ({what} {change})"
         return f"{claim}; {m.sentence()}; {by}{second_opinion((m,), self.delta, self.epsilon, self.accountant)}."
 
 
 def rounded_up(epsilon: float) -> str:
-    """An epsilon to four digits, never below what it is."""
+    """An epsilon, or the delta it holds at, to four digits, never below what it is."""
     if not 0 < epsilon < math.inf:
         return f"{epsilon:.4g}"
     return _to_four_digits(epsilon, ROUND_CEILING)
@@ -71,7 +71,7 @@ def rounded_down(epsilon: float) -> str:
 
 
 def _to_four_digits(number: float, rounding: str) -> str:
-    exact = Decimal(number)
+    exact = Decimal(repr(float(number)))
     return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 3), rounding=rounding)):.4g}"
 
 

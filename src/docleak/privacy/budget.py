@@ -12,7 +12,8 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from docleak.errors import PrivacyError
-from docleak.privacy.accounting import Guarantee, guarantee
+from docleak.privacy.accounting import Guarantee, guarantee, rounded_down
+from docleak.privacy.distributions import bound_of
 from docleak.privacy.mechanism import Mechanism, Participation, Relation
 from docleak.privacy.second import BESIDE, SHARE, Accountant
 
@@ -86,19 +87,18 @@ def _guess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
 
 def _noise_by_opacus(mechanism: Mechanism, epsilon: float, delta: float) -> Guarantee:
     """Opacus' bisection step by step. Its accountant, which takes half a second for little noise, is asked only where
-    the reference, which counts the same within SHARE and BESIDE, does not tell on which side of ``epsilon`` it is."""
+    the reference, which counts the same within SHARE and BESIDE where it is tight, does not tell on which side of
+    ``epsilon`` it is."""
 
-    def spent(noise_multiplier: float, accountant: Accountant) -> float:
-        return guarantee(replace(mechanism, noise_multiplier=noise_multiplier), delta, accountant).epsilon
+    def spent(noise_multiplier: float) -> float:
+        return guarantee(replace(mechanism, noise_multiplier=noise_multiplier), delta, Accountant.PRV).epsilon
 
     def cost(noise_multiplier: float) -> float:
-        about = spent(noise_multiplier, Accountant.PLD)
-        clear = abs(about - epsilon) > SHARE * max(about, epsilon) + 4 * BESIDE
-        return about if clear else spent(noise_multiplier, Accountant.PRV)
+        about, tight = bound_of([replace(mechanism, noise_multiplier=noise_multiplier)], delta)
+        clear = tight and abs(about - epsilon) > SHARE * max(about, epsilon) + 4 * BESIDE
+        return about if clear else spent(noise_multiplier)
 
-    spent(
-        noise_for(mechanism, epsilon, delta).mechanism.noise_multiplier, Accountant.PRV
-    )  # refuses what it cannot count
+    spent(noise_for(mechanism, epsilon, delta).mechanism.noise_multiplier)  # refuses what it cannot count
     low, high, left = 0.0, 10.0, math.inf
     while left > epsilon:
         high *= 2
@@ -179,7 +179,7 @@ def delta_warning(delta: float, units: int, unit: str) -> str:
         return ""
     return (
         f"delta {delta:.3g} is not below 1/{units}: publishing everything of one {unit} in {units}, drawn at random, "
-        f"would satisfy it. Take less than {1 / units:.2g}, a tenth of that if you can."
+        f"would satisfy it. Take less than {rounded_down(1 / units)}, a tenth of that if you can."
     )
 
 

@@ -45,13 +45,19 @@ def epsilon_of(parts: Sequence[Mechanism], delta: float) -> float:
     Tight to its grid wherever the grid can be fine enough. All have noise. Raises PrivacyError for mechanisms of
     different units or relations.
     """
+    return bound_of(parts, delta)[0]
+
+
+def bound_of(parts: Sequence[Mechanism], delta: float) -> tuple[float, bool]:
+    """``epsilon_of``, and whether it is tight to a grid that is fine enough: a coarse one, or the closed form, may be
+    many times the truth."""
     _check(parts)
     simple, counted = _closed_form(parts, delta), countable_delta(delta, sum(m.rounds for m in parts))
     distance = math.sqrt(sum(m.rounds * _cost(m) for m in parts))
     if all(m.rate == 1 for m in parts) and NEAREST <= distance <= FARTHEST and delta >= LEAST_EXACT_DELTA:
-        return min(gaussian.epsilon_of(distance, delta) * ABOVE, simple)
+        return min(gaussian.epsilon_of(distance, delta) * ABOVE, simple), True
     if counted <= 0 or any(_cost(m) > LARGEST_LOSS for m in parts):
-        return simple
+        return simple, False
     wanted = min(grid_of(m.noise_multiplier, m.rate if m.independent else m.unit_rate) for m in parts)
     points = ALL_POINTS if max(m.rounds for m in parts) <= AT_ONCE else FEW_POINTS
     grid = max(wanted, *(_width_of_round(m) / min(ROUND_POINTS, points) for m in parts), _width_of_all(parts) / points)
@@ -61,8 +67,9 @@ def epsilon_of(parts: Sequence[Mechanism], delta: float) -> float:
             total = total.compose(power_of(_round(part, grid), part.rounds, grid))
         epsilon = float(total.get_epsilon_for_delta(counted))
     except (OverflowError, ZeroDivisionError, FloatingPointError, ValueError):
-        return simple
-    return min(epsilon, simple) if grid > wanted or wanted <= FINEST or not math.isfinite(epsilon) else epsilon
+        return simple, False
+    coarse = grid > wanted or wanted <= FINEST or not math.isfinite(epsilon)
+    return (min(epsilon, simple), False) if coarse else (epsilon, True)
 
 
 def countable_delta(delta: float, rounds: int) -> float:

@@ -62,7 +62,7 @@ class LowerBound:
     def sentence(self) -> str:
         """The claim with everything it depends on."""
         return (
-            f"epsilon at least {rounded_down(self.epsilon)} at delta {self.delta:.3g} per {self.unit} "
+            f"epsilon at least {rounded_down(self.epsilon)} at delta {rounded_down(self.delta)} per {self.unit} "
             f"({self.relation}), {_in_digits(self.confidence)} confidence, by {self.method}: {self.evidence}; "
             f"{self.assumes}."
         )

@@ -15,7 +15,7 @@ from docleak.errors import PrivacyError
 from docleak.files import json_values, shaped
 from docleak.privacy.accounting import WHAT, Guarantee, guarantee, rounded_up
 from docleak.privacy.distributions import epsilon_of, published
-from docleak.privacy.mechanism import Mechanism, Unit
+from docleak.privacy.mechanism import Mechanism, Relation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.second import second_opinion
 
@@ -226,7 +226,7 @@ def _bound(private: Sequence[Trained], known: Fingerprints | None, start: str, p
         text = f"{alone.sentence()}{seeded} {start}"
         return Claim(BOUND, text, alone.epsilon, delta, unit, relation, parts)
     one = guarantee(mechanisms[-1], delta)
-    if _disjoint(private, known, unit):
+    if _disjoint(private, known, mechanisms[0]):
         worst = max(mechanisms, key=lambda m: guarantee(m, delta).epsilon)
         epsilon, counted = guarantee(worst, delta).epsilon, [worst]
         how = f"the largest of {len(private)} trainings, as no provider is in two of them (parallel composition)"
@@ -235,7 +235,7 @@ def _bound(private: Sequence[Trained], known: Fingerprints | None, start: str, p
         how = f"{len(private)} trainings composed, as if each {unit} were in all of them"
     change = "replaced by another's" if relation == "replace-one" else "added or removed"
     text = (
-        f"epsilon {rounded_up(epsilon)} at delta {delta:.3g} per {unit} ({WHAT[unit]} {change}): {how}; "
+        f"epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} per {unit} ({WHAT[unit]} {change}): {how}; "
         f"{one.accountant.upper()} accountant of dp-accounting {one.version}{second_opinion(counted, delta, epsilon)}. "
         "By themselves:"
         + "".join(f"\n  - {part}" for part in parts) + f"\n{seeded.strip()}{' ' * bool(seeded)}{start}"
@@ -264,9 +264,10 @@ def _of_scores(training: Trained) -> Mechanism:
     )
 
 
-def _disjoint(private: Sequence[Trained], known: Fingerprints | None, unit: Unit) -> bool:
-    """Whether no provider is in two trainings. Clients are no part of that: one may hold others' documents later."""
-    if known is None or unit is Unit.CLIENT:
+def _disjoint(private: Sequence[Trained], known: Fingerprints | None, like: Mechanism) -> bool:
+    """Whether no provider is in two trainings. Clients are no part of that: one may hold others' documents later. Nor
+    is replacing one: whoever takes a provider's place may be trained on in another training."""
+    if known is None or like.unit is Unit.CLIENT or like.relation is Relation.REPLACE_ONE:
         return False
     sets = [known.of(t) for t in private]
     if any(one is None for one in sets):
@@ -282,16 +283,18 @@ def _unprotected(
 
     ``before``: the last training is private, so that the others are its start's.
     """
+    when = f"{'its start was' if before else 'it was also'} trained"
+    without = f"without privacy ({_names(open_)})"
+    if any(t.plan is not None and t.plan.mechanism.unit is Unit.CLIENT for t in private):  # as in _disjoint
+        return f"{when} {without}, and nothing shows that this was of other clients.", ""
     protected = [known.of(t) if known else None for t in private]
     exposed = [known.of(t) if known else None for t in open_]
     if any(one is None for one in (*protected, *exposed)):
-        when = "its start was trained" if before else "it was also trained"
-        return f"{when} without privacy ({_names(open_)}), and nothing shows that this was on other providers.", ""
+        return f"{when} {without}, and nothing shows that this was on other providers.", ""
     first: frozenset[str] = frozenset().union(*(one for one in protected if one is not None))
     second: frozenset[str] = frozenset().union(*(one for one in exposed if one is not None))
     if first & second:  # how many is not said: a number tells of one provider
-        when = "its start was trained" if before else "it was also trained"
-        return f"{when} on some of these providers without privacy ({_names(open_)}).", ""
+        return f"{when} on some of these providers {without}.", ""
     return "", (
         f"This covers the providers that were trained on with privacy, not those others that "
         f"were trained on without ({_names(open_)}). "

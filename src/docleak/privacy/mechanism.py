@@ -102,10 +102,11 @@ class Mechanism:
         noise = f"{rounds}, noise multiplier {multiplier}"
         if self.client_rate == 1:
             return f"{noise}, each {self.unit} drawn by a coin of its own with probability {self.rate:.4g} (Poisson)"
-        drawn = f"{noise}, clients drawn by coins with probability {self.client_rate:.4g} (Poisson)"
+        likely = f"with probability {self.client_rate:.4g} at most"
+        drawn = f"{noise}, each client in a round {likely}, drawn anew in every round"
         if self.unit is not Unit.CLIENT:
-            units = f"each {self.unit} of a drawn client with {self.unit_rate:.4g}"
-            drawn += f" and {units if self.unit_rate < 1 else f'all their {self.unit}s'}"
+            units = f"each of its {self.unit}s by a coin of its own with {self.unit_rate:.4g}"
+            drawn += f", and {units if self.unit_rate < 1 else f'with it all its {self.unit}s'}"
         if self.participation is Participation.KNOWN:
             return f"{drawn}, counted as if everybody knew which clients took part"
         return (

@@ -44,8 +44,8 @@ def together(
         raise PrivacyError("without noise epsilon is infinite. Give --noise above 0, or --epsilon.")
     change = "replaced by another's" if like.relation is Relation.REPLACE_ONE else "added or removed"
     claim = (
-        f"epsilon {rounded_up(total)} at delta {delta:.3g} per {like.unit} ({WHAT[like.unit]} {change}) for all "
-        f"{len(phases)} phases together, on the same {like.unit}s; {one.accountant.upper()} accountant of "
+        f"epsilon {rounded_up(total)} at delta {rounded_up(delta)} per {like.unit} ({WHAT[like.unit]} {change}) for "
+        f"all {len(phases)} phases together, on the same {like.unit}s; {one.accountant.upper()} accountant of "
         f"{PACKAGES[one.accountant]} {one.version}{second_opinion(parts, delta, total)}."
     )
     if any(published_count(part) for part in parts):

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from typing import Any
 
 from docleak.errors import MissingExtraError, PrivacyError
-from docleak.privacy.distributions import epsilon_of, library
+from docleak.privacy.distributions import bound_of, library
 from docleak.privacy.mechanism import Mechanism, Participation, Relation
 from docleak.privacy.prv import PRV_ERROR, epsilon_of_prv
 
@@ -45,13 +45,14 @@ Opinion = tuple[Accountant, float, float]
 
 def second_opinion(parts: Sequence[Mechanism], delta: float, epsilon: float, first: Accountant = Accountant.PLD) -> str:
     """What stands behind a printed ``epsilon`` of mechanisms that see the same units: that a second accountant agrees,
-    or a warning; empty where there is no noise to count. ``first`` is whose ``epsilon`` is."""
+    that it counts less than what is a bound and no tight count, or a warning; empty where there is no noise to count.
+    ``first`` is whose ``epsilon`` is."""
     if not math.isfinite(epsilon) or any(not m.noise_multiplier for m in parts):
         return ""
     error = max(SHARE * epsilon, BESIDE) / 2
     opinion = opinion_on(tuple(parts), delta, error, first)
     if opinion is None:
-        return ", no second accountant here counts it"
+        return f"{_loose(parts, delta, first)}, and no second accountant here counts it"
     accountant, low, high = opinion
     by = f"{accountant.upper()} accountant of {PACKAGES[accountant]} {version(PACKAGES[accountant])}"
     room = SHARE * epsilon + BESIDE + (PRV_ERROR if first is Accountant.PRV else 0.0)
@@ -63,10 +64,17 @@ def second_opinion(parts: Sequence[Mechanism], delta: float, epsilon: float, fir
     )  # fmt: skip
     if low - room <= epsilon <= high + room:
         return f", and {by} {where}"
+    if epsilon > high and (loose := _loose(parts, delta, first)):
+        return f"{loose}, and {by} {where}"
     return (
         f". WARNING: the {by} {where}, more than {SHARE:.0%} + {BESIDE:g} away: the two contradict each other. Rely on "
         "neither before the difference is explained"
     )
+
+
+def _loose(parts: Sequence[Mechanism], delta: float, first: Accountant) -> str:
+    tight = first is not Accountant.PLD or bound_of(parts, delta)[1]
+    return "" if tight else ", here on a coarse grid or in closed form, which may be far above the truth"
 
 
 @lru_cache(maxsize=1024)
@@ -78,8 +86,10 @@ def opinion_on(parts: tuple[Mechanism, ...], delta: float, error: float, first: 
     """
     if first is not Accountant.PLD:
         with quiet():
-            epsilon = epsilon_of(parts, delta)
-        return Accountant.PLD, epsilon, epsilon if first is Accountant.PRV else math.inf
+            epsilon, tight = bound_of(parts, delta)
+        if first is Accountant.PRV:
+            return Accountant.PLD, epsilon if tight else 0.0, epsilon
+        return (Accountant.PLD, epsilon, math.inf) if tight else None
     plain = [_added_or_removed(m) for m in parts]
     if any(m is None for m in plain):
         return None
@@ -106,8 +116,8 @@ def _counted(parts: tuple[Mechanism, ...], delta: float, error: float) -> Opinio
     with quiet():
         try:
             prv_fits(parts, delta, error)
-            epsilon = epsilon_of_prv(parts, delta, error)
-            return Accountant.PRV, epsilon, epsilon
+            if math.isfinite(epsilon := epsilon_of_prv(parts, delta, error)):
+                return Accountant.PRV, epsilon, epsilon
         except (PrivacyError, MissingExtraError, RuntimeError, ValueError, ArithmeticError, MemoryError):
             pass
         try:

@@ -110,6 +110,14 @@ class Measure:
                 "estimate": self.estimate.to_json()}  # fmt: skip
 
 
+def claimed(of: str, epsilon: float | None, unit: str = "") -> Measure:
+    """The epsilon of a claim, None for none. A bound on epsilon is on a provider's: of a claim per single ``unit`` of
+    those that a provider may have several of, a low number is no all-clear."""
+    less = unit in ("document", "record")
+    doubts = (f"It is per {unit}, and one provider may have several: of all of them together more is given away.",)
+    return Measure(CLAIMED, of, Estimate.exactly(epsilon), doubts * less, unbounded=epsilon is None)
+
+
 def measured(groups: Sequence[tuple[str, float, int]]) -> dict[str, tuple[float, int]]:
     """(group, sum, count) summed by group."""
     sums: dict[str, tuple[float, int]] = {}

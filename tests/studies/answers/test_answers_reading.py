@@ -13,11 +13,11 @@ from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import open_issuers, write_blue_red
 from docleak.errors import AttackError, ContradictionError, RunError
 from docleak.metrics.estimate import Estimate
-from docleak.privacy.empirical import COINS, LowerBound
+from docleak.privacy.empirical import COINS, LowerBound, from_scores
 from docleak.privacy.lineage import PUBLIC, Lineage, Trained, claim_of
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
-from docleak.report.measure import MEMBERSHIP, MEMORY
+from docleak.report.measure import CLAIMED, MEMBERSHIP, MEMORY, SHOWN
 from docleak.report.severity import Severity
 from docleak.studies.answers import measures
 from docleak.studies.answers.config import AnswersConfig, Release
@@ -185,6 +185,29 @@ def test_a_release_that_shows_more_than_it_claims_is_a_loud_error(
                 measures._lower_bound(bench, [], [])
         else:
             assert measures._lower_bound(bench, [], []) is bound
+
+
+def test_what_so_few_providers_can_show_is_what_the_scores_of_perfectly_told_ones_show() -> None:
+    """Without fair coins: "no more could have been shown" is said of what the ranks of scores show at best."""
+    case = record(-0.01, 0.4, -0.1)
+    shown = next(one for one in measures_of(case) if one.what == SHOWN)
+    members = np.arange(40) < 20
+    best = from_scores(members + 0.0, members, 1e-5, rng=np.random.default_rng(3)).epsilon
+    assert shown.most == pytest.approx(best, rel=1e-3) and best > 1.9
+
+
+@pytest.mark.parametrize(
+    ("unit", "documents", "doubted"),
+    [("provider", False, False), ("client", False, False), ("document", False, True), ("record", False, True),
+     ("document", True, False), ("record", True, True)],
+)  # fmt: skip
+def test_a_claim_per_less_than_a_provider_does_not_keep_to_a_bound(unit: str, documents: bool, doubted: bool) -> None:
+    bill = {"epsilon": 8.0, "delta": 1e-5, "claim": "", "unit": unit}
+    case = record(-0.01, 0.4, -0.1, bill=bill)
+    if documents:
+        case = {"label": "x", "bill": bill, "documents": {"differs": ["a control"], "strangers": 0, "answered": 1.0}}
+    claim = next(one for one in measures_of(case) if one.what == CLAIMED)
+    assert bool(claim.doubts) is doubted and (f"per {unit}" in " ".join(claim.doubts)) is doubted
 
 
 def test_a_model_that_is_no_run_has_no_bill() -> None:

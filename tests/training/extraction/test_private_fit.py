@@ -17,9 +17,11 @@ from docleak.models.encoders.tasks import classes_of
 from docleak.models.encoders.tiny import shipped_tokenizer, tiny_encoder
 from docleak.models.encoders.tokens import TokenPage
 from docleak.privacy.accounting import guarantee
+from docleak.privacy.lineage import PUBLIC, Lineage, Trained
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.extraction.fit import Fitted
+from docleak.training.extraction.kept import _claim
 from docleak.training.extraction.private import PrivateFit, _one_step, fit_privately
 from docleak.training.private.rounds import noisy_difference
 
@@ -157,3 +159,13 @@ def test_bad_settings_and_parts_are_refused() -> None:
             model, {"a": []}, [model.encode(PAGES[4])], CONFIG, plan_of(CONFIG), validate_every=1, batch_size=1, seed=0,
             randomness=Randomness.seeded(0),
         )  # fmt: skip
+
+
+def test_a_claim_says_what_is_taken_as_public_and_warns_of_a_delta_of_a_unit() -> None:
+    """A head's classes are those of all pages; and a delta of 1/units is said to be too large, as in any training."""
+    for delta, warned in ((1e-3, False), (0.02, True)):
+        private = PrivateFit(delta=delta, units=50)
+        lineage = Lineage(PUBLIC, "a start", (Trained("a", "a training", private.plan()),))
+        said = _claim(lineage, private)
+        assert "classes" in said and "taken as public" in said
+        assert ("delta 0.02 is not below 1/50" in said) is warned

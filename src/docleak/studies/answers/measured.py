@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from docleak.metrics.estimate import Estimate
-from docleak.privacy.empirical import from_counts, from_one_run
+from docleak.privacy.empirical import from_one_run, from_scores
+from docleak.privacy.mechanism import Unit
 from docleak.report.measure import (
-    CLAIMED,
     DOCUMENT_AUC,
     DOCUMENT_FIELDS,
     DOCUMENT_TPR_1,
@@ -18,6 +20,7 @@ from docleak.report.measure import (
     MEMORY,
     SHOWN,
     Measure,
+    claimed,
     measured,
     shift,
 )
@@ -131,14 +134,17 @@ def _greatest(rates: Sequence[Estimate]) -> Estimate:
 
 
 def _epsilon(record: Record, name: str) -> list[Measure]:
-    claimed, shown = record["bill"]["epsilon"], measured_in(record)
-    measures = [Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)]
+    bill, shown = record["bill"], measured_in(record)
+    unit = bill.get("unit", "")
+    measures = [claimed(name, bill["epsilon"], "" if "documents" in record and unit == Unit.DOCUMENT else unit)]
     if shown is None:
         return measures
     inside, others = (int(record["membership"][side]) for side in ("members", "others"))
-    delta, called = record["bill"]["delta"] or DELTA, 2 * round(CALLED * (inside + others))
+    delta, called = bill["delta"] or DELTA, 2 * round(CALLED * (inside + others))
     proof = "canaries" in str(record["membership"]["remarks"].get("Measured"))
+    told_apart = np.arange(inside + others) >= others  # every member above all others: no scores show more
     most = from_one_run(inside + others, called, called, delta) if proof else (
-        from_counts(inside // 2, inside // 2, 0, others // 2, delta) if min(inside, others) > 1 else None
+        from_scores(told_apart.astype(float), told_apart, delta, rng=np.random.default_rng(0))
+        if min(inside, others) else None
     )  # fmt: skip
     return [*measures, Measure(SHOWN, name, Estimate.exactly(shown), most=most.epsilon if most else None)]

@@ -131,8 +131,8 @@ def measured_epsilon(
 
     A provider's score is how much lower its mean loss is than the public model's. Where each provider was a member by
     a fair coin of its own (``coins`` 1/2) every provider is a canary of a one-run audit, which is a proof: the CALLED
-    highest scores are called members and as many lowest others. Else it is an estimate from a threshold chosen on one
-    half of the providers and counted on the other. Equal scores of all show nothing. Raises AttackError for replies
+    highest scores are called members and as many lowest others. Else it is an estimate, from thresholds at ranks of
+    the scores. Equal scores of all show nothing. Raises AttackError for replies
     without loss.
     """
     names = sorted({reply.provider for reply in target})

@@ -15,7 +15,7 @@ from docleak.models.loading import load_model
 from docleak.privacy.accounting import rounded_down, rounded_up
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.empirical import LowerBound, held_against, jointly
-from docleak.report.measure import CLAIMED, SHOWN, Measure
+from docleak.report.measure import SHOWN, Measure, claimed
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity
 from docleak.report.statement import Scope, counted_words
@@ -225,10 +225,10 @@ def _row(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Valu
 
 def _measures(record: Mapping[str, Any]) -> tuple[Measure, ...]:
     """What is shown, of what so many guesses could have shown, and what is claimed."""
-    name, claimed = f"training with {record['training']}", record["epsilon_claimed"]
+    name = f"training with {record['training']}"
     doubts = (f"{_fit(record)}.",) if _above_claim(record) else ()
     shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), doubts, most=record["most"])
-    return shown, Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)
+    return shown, claimed(name, record["epsilon_claimed"])
 
 
 def _fitted(record: Mapping[str, Any]) -> float:

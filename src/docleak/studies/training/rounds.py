@@ -15,7 +15,7 @@ import numpy as np
 from docleak.errors import RunError
 from docleak.files import reported, write_atomically
 from docleak.metrics.estimate import Estimate
-from docleak.report.measure import CLAIMED, Measure
+from docleak.report.measure import claimed
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, learning_curves, picture
 from docleak.report.severity import Part, Severity
@@ -96,7 +96,7 @@ def reading_of(
     run: Run, claim: str, text: str, facts: Mapping[str, Any], tables: Mapping[str, Table], body: Any
 ) -> Reading:
     """The part says what holds for the model, ``claim``; nothing is measured of what it gives away."""
-    claimed = [lineage.get("epsilon")] if (lineage := facts.get("lineage")) else []  # several trainings: none in common
+    lineages = [lineage] if (lineage := facts.get("lineage")) else []  # several trainings: none in common
     part = Part("training", Severity.UNMEASURED, claim, label="Trained, not attacked")
     return Reading(
         question="What was trained, and what does that promise?",
@@ -104,7 +104,7 @@ def reading_of(
         parts=(part,), counted=f"What holds for the model: {claim}",
         sections=(Section("training", "Training", "How the training went", body),), lines=tuple(text.splitlines()),
         results={"training": facts}, tables=tables, limits=LIMITS, runs=(run_facts(run.path, run.manifest()),),
-        measures=tuple(Measure(CLAIMED, "training", Estimate.exactly(e), unbounded=e is None) for e in claimed),
+        measures=tuple(claimed("training", one.get("epsilon"), one.get("unit", "")) for one in lineages),
         shows="",
         scope=Scope("A training, not attacked", "what its lineage records", "nobody: nothing was attacked", model=True,
                     remedy="docleak audit answers"),

@@ -26,6 +26,7 @@ from docleak.models.encoders.questions import suits
 from docleak.models.encoders.tasks import Task, classes_for
 from docleak.models.encoders.tokens import TokenPage
 from docleak.models.encoders.vision import VisionConfig
+from docleak.privacy.budget import delta_warning
 from docleak.privacy.lineage import Lineage, Trained, claim_of
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
@@ -214,7 +215,7 @@ def _train(fitting: Fitting, folder: Path, device: str, tell: Callable[[int], No
         claim = {"units": len(units)}
     lineage = _lineage(fitting, plan, folder.name)
     if fitting.private is not None:
-        claim["claim"] = _claim(lineage, fitting.private.unit)  # type: ignore[assignment]
+        claim["claim"] = _claim(lineage, fitting.private)  # type: ignore[assignment]
     save_encoder(model, folder / "last")
     for criterion in BEST:
         save_encoder(history.restore(model, criterion), folder / criterion)
@@ -243,12 +244,15 @@ def _lineage(fitting: Fitting, plan: DpPlan | None, name: str) -> Lineage:
     return lineage_of(fitting.model).after(Trained(name, what, plan, epsilon, accountant, repeatable=plan is not None))
 
 
-def _claim(lineage: Lineage, unit: str) -> str:
-    """The claim over the lineage, and what is taken as given: who is in which part, and which pages validate."""
+def _claim(lineage: Lineage, private: PrivateFit) -> str:
+    """The claim over the lineage, and what is taken as given: who is in which part, which pages validate, and which
+    classes there are."""
+    warning = delta_warning(private.delta, private.units, private.unit)
     return (
-        f"{claim_of(lineage).sentence} It is for one {unit} more or less in the private part: how the data set was "
-        f"divided is drawn from its whole list, document by document, and taken as public, as are the parts of the "
-        f"adversary and of validation, where the same provider may be, too."
+        f"{claim_of(lineage).sentence} It is for one {private.unit} more or less in the private part: how the data set "
+        f"was divided is drawn from its whole list, document by document, and taken as public, as are the parts of the "
+        f"adversary and of validation, where the same provider may be, too, and which classes a head tells apart, "
+        f"which are those of all pages.{f' Warning: {warning}' if warning else ''}"
     )
 
 

@@ -123,9 +123,10 @@ class SiloLedger:
         if self.begun:
             spent = (
                 f"{self.counted()} were begun. Towards who sees sums over all shares of the noise, if "
-                f"the other silos add theirs: epsilon {rounded_up(self.epsilon())} at delta {limits.delta:g} per "
-                f"{limits.unit} of this silo (PLD accountant{self._second(alone=False)}). Towards who sees this silo's "
-                f"own updates: {rounded_up(self.epsilon_alone())}{self._second(alone=True)}."
+                f"the other silos add theirs: epsilon {rounded_up(self.epsilon())} at delta {rounded_up(limits.delta)} "
+                f"per {limits.unit} of this silo ({self.begun[0].relation}; PLD accountant"
+                f"{self._second(alone=False)}). Towards who sees this silo's own updates: "
+                f"{rounded_up(self.epsilon_alone())}{self._second(alone=True)}."
             )
         answers = "answers, counted like a round," if limits.evaluation else "does not answer"
         return (
@@ -172,8 +173,9 @@ class SiloLedger:
             what = "round" if row.kind == ROUND else "evaluation"
             raise PrivacyError(
                 f"{what} {row.round} is refused by this silo's own ledger: with it, {after.counted()} cost epsilon "
-                f"{rounded_up(cost)} at delta {self.limits.delta:g}; expected at most {self.limits.epsilon:.6g}. Raise "
-                "the limit (docleak deploy silo) only if the owners of the pages agree."
+                f"{rounded_up(cost)} at delta {rounded_up(self.limits.delta)}; expected at most "
+                f"{self.limits.epsilon:.6g}. Raise the limit (docleak deploy silo) only if the owners of the pages "
+                "agree."
             )
         return after
 
