@@ -21,26 +21,35 @@ Value = Estimate | float | int | str | None
 @dataclass(frozen=True)
 class Column:
     """``head`` stands over the column; its numbers are printed with so many ``digits``, or in per cent. On a page, a
-    ``bar`` shows shares, too."""
+    ``bar`` shows shares, too. A ``bound`` is rounded so that it still holds: up what is "most", down what is "least".
+    """
 
     head: str
     digits: int = 3
     percent: bool = False
     bar: bool = False
+    bound: Literal["", "most", "least"] = ""
 
     def text(self, value: Value, *, printed: float | None = None) -> str:
         """A cell: ours with its interval in square brackets, then what was ``printed`` elsewhere in round ones."""
         if isinstance(value, Estimate):
-            ours = value.text(self.digits, percent=self.percent)
+            held = value if value.value is None else replace(value, value=self._held(value.value))
+            ours = held.text(self.digits, percent=self.percent)
         elif isinstance(value, str) or value is None:
             ours = value or "-"
         else:
-            ours = number_text(value, self.digits, percent=self.percent)
+            ours = number_text(self._held(value), self.digits, percent=self.percent)
         return ours if printed is None else f"{ours} (paper {self.number(printed)})"
 
     def number(self, value: float) -> str:
         """A number of the column by itself."""
         return number_text(value, self.digits, percent=self.percent)
+
+    def _held(self, value: float) -> float:
+        if not self.bound or not math.isfinite(value):
+            return value
+        last = Decimal(1).scaleb(-self.digits - 2 * self.percent)
+        return float(Decimal(repr(float(value))).quantize(last, ROUND_CEILING if self.bound == "most" else ROUND_FLOOR))
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,8 @@ COMPARED = {
     "others": Column("Of others", 1, percent=True),
     "attack": Column("Best attack right", 1, percent=True),
     "auc": Column("AUC"),
-    "measured": Column("ε shown, at least", 2),
-    "claimed": Column("ε claimed, at most", 2),
+    "measured": Column("ε shown, at least", 2, bound="least"),
+    "claimed": Column("ε claimed, at most", 2, bound="most"),
     "gigabytes": Column("GiB sent", 2),
 }
 #: Hidden answers, and pictures, that are shown of a release.
