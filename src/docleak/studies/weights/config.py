@@ -253,7 +253,12 @@ class WeightsConfig:
         """The game that the adversary can play by itself: its public pages only, trained like the target. ``task``,
         ``start`` and ``bimodal`` say what a finished target was trained for, and what one like it starts from."""
         if not self.target:
-            return replace(self, shadow=True, control=False, trained="")
+            alone = replace(self, shadow=True, control=False, trained="")
+            if not self.public_documents:
+                return alone
+            return replace(
+                alone, documents=self.public_documents, public_documents="", validation=self.public_validation
+            )
         training, _ = trainings(task, epochs=0, learning_rate=self.public_training.learning_rate)
         return replace(
             self, documents=self.public_documents, public_documents="", model=start, target="", task=task,

@@ -73,20 +73,21 @@ def _game(config: WeightsConfig, device: str, files: str) -> Game:
     task = finished.task if finished else config.task
     there = sum(suits(page, task) for page in whole.pages)
     require_enough(config.data(), f"words and {NEEDS[task]}" if task in NEEDS else "words", there, len(whole.pages))
-    private, public = whole.part("private", task), whole.part("public")
-    parts = {"private": private}
+    others = divided(config.public_data())
+    private, public = whole.part("private", task), others.part("public")
+    parts = {"private": private, "public": public}
     if finished is None:
         target, fitting = config.target_fitting().start(device), config.public_fitting()
-        parts |= {"public": public, "validation": whole.part("validation", task)}
+        require_apart(private, [*public, *others.part("validation")] * bool(config.public_documents))
+        parts |= {"validation": whole.part("validation", task)}
         require_disjoint({name: [page.document or page.name for page in part] for name, part in parts.items()})
     else:
-        others = divided(config.public_data())
         require_apart(private, list(others.pages))
         target = with_classes_of(finished, private)
         start = public_start(config.model, target, device=device)
         fitting = replace(config.public_fitting(), model=start, vision=target.config.vision)
         public = list(others.pages)
-        parts |= {"public": others.part("public"), "validation": others.part("validation")}
+        parts |= {"validation": others.part("validation")}
     pages = {page.name: target.encode(page) for page in private}
     fields = [(page, secret) for page in private for secret in extract(page, pages[page.name])]
     secrets = [secret for page, secret in fields if not _is_class(secret, page, target)]
