@@ -249,3 +249,28 @@ def test_the_lead_names_the_attack_and_what_the_model_saw(played: Run, tmp_path:
     reading = read_run(Run(copied), rng())
     assert "documents that the model never saw" in reading.lead and "training documents" not in reading.lead
     assert reading.scope is not None and "never saw" in reading.scope.material
+
+
+def test_the_epoch_that_is_named_is_the_one_attacked(tmp_path: Path) -> None:
+    config = replace(
+        SMALL, fields=2, attempts=1, criterion="epoch-1", keep_every=1, target_training=replace(QUICK, epochs=3)
+    )
+    run = carry_out(WeightsStudy(config), tmp_path / "a")
+    epochs = run.record("target")["epochs"]
+    assert [epoch["number"] for epoch in epochs] == [1, 2, 3]
+    accuracy = epochs[0]["validation"]["accuracy"]
+    assert f"it is that of epoch 1, validation accuracy {accuracy:.3f}." in text_in(run)
+
+
+def test_of_fields_that_begin_at_one_word_one_is_played_and_the_others_are_counted(tmp_path: Path) -> None:
+    """A field is named by where it begins: two of one name were refused by the engine, as units of one id."""
+    pages = load_pages("synthetic", count=6, seed=0)
+    save([replace(page, fields=(*page.fields, *(replace(f, key=f"{f.key}_too") for f in page.private_fields)))
+          for page in pages], tmp_path / "twice")  # fmt: skip
+    save(pages, tmp_path / "once")
+    once, twice = (replace(SMALL, documents=str(tmp_path / name), pages=0, fields=0, attempts=1)
+                   for name in ("once", "twice"))  # fmt: skip
+    ours, theirs = game_of(twice), game_of(once)
+    assert ours.secrets == theirs.secrets
+    assert ours.left_out == {**theirs.left_out, "that begin at the word where another one does": len(ours.secrets)}
+    assert "that begin at the word where another one does" in text_in(carry_out(WeightsStudy(twice), tmp_path / "a"))

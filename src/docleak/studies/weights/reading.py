@@ -18,7 +18,7 @@ from docleak.runs.run import Run
 from docleak.studies.weights.calibrating import EVENTS, answers_in
 from docleak.studies.weights.exhibits import NEAR, WHOLE, shown_fields
 from docleak.studies.weights.pictures import draw_curves, draw_reliability
-from docleak.studies.weights.table import GameTable, fields_of, read_table
+from docleak.studies.weights.table import GameTable, fields_of, published, read_table
 from docleak.studies.weights.verdict import advice, fields_measured, reasons, verdict_of
 
 LIMITS = (
@@ -159,7 +159,7 @@ def about(run: Run) -> list[str]:
     if config["target"]:
         lines.append(f"The model is {config['target']}, as it was given; its pages are {config['documents']}.")
     elif card := cards.get("target"):
-        best = card["best"].get(config["criterion"], card["epochs"][-1])
+        best = published(card, str(config["criterion"]))
         where = "public pages, as a control" if config["control"] else f"{info['split']['private']} private pages"
         lines.append(
             f"The model ({config['model']}, task {config['task']}) was trained by docleak on {where}; it is that of "

@@ -74,6 +74,13 @@ def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
     return GameTable(estimates, surest, int(calls), float(seconds), likeliest)
 
 
+def published(card: Mapping[str, Any], criterion: str) -> Mapping[str, Any]:
+    """The epoch of a trained target's card that is attacked: of ``criterion``, or the last."""
+    number = criterion.removeprefix("epoch-")
+    there = next((epoch for epoch in card["epochs"] if str(epoch["number"]) == number), card["epochs"][-1])
+    return dict(card["best"].get(criterion, there))
+
+
 def first_matches(units: Sequence[Mapping[str, Any]], side: str) -> list[Match]:
     """The one-shot variant is the first attempt: attempts are drawn alike."""
     return [match(unit["tokens"], unit[side][0]["tokens"]) for unit in units]
