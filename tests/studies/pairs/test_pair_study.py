@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 from docleak.attacks.pairs import PairFinding
 from docleak.documents.folder import save
 from docleak.documents.pairs import Pair, make_scenes
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, ModelError, RunError
+from docleak.models.encoders.tiny import SPECIALS, bert_tokenizer
 from docleak.models.pair import PairModel, build_pair
 from docleak.models.pair.aligner import load_aligner
 from docleak.recipes.rows import tables_of
@@ -82,12 +84,28 @@ def test_attacks_on_one_client_share_what_was_loaded_and_drawn(tmp_path: Path) -
     corpus = tmp_path / "said.txt"
     corpus.write_text("a red tower\n")
     config = replace(CONFIG, corpus=str(corpus))
-    first, again = set_up(config), set_up(replace(config, attacks=("mgis",), budget=99, batch_size=2, noise=0.5))
+    first, again = set_up(config), set_up(replace(config, attacks=("mmgia-d",), budget=99, batch_size=2, noise=0.5))
     assert again.model is first.model and again.aligner is first.aligner and again.language is first.language
     assert (again.config.budget, again.config.noise, first.config.budget) == (99, 0.5, 12)
     assert set_up(replace(config, seed=1)).model is not first.model
     corpus.write_text("a red tower and a blue one\n")
     assert set_up(config).language is not first.language, "the file is another one now"
+
+
+def test_an_attack_that_does_not_align_needs_no_aligner(tmp_path: Path) -> None:
+    """Of a text model of another vocabulary the default aligner was asked for, and another one refused as idle."""
+    pieces = [*SPECIALS, *"abcdefghijklmnopqrstuvwxyz.", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
+    tokenizer = bert_tokenizer({piece: number for number, piece in enumerate(pieces)})
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    network = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_labels=2, **shape))
+    network.save_pretrained(tmp_path / "text")
+    tokenizer.save_pretrained(tmp_path / "text")
+    config = replace(CONFIG, text=str(tmp_path / "text"), attacks=("tag", "mgis", "lamp"), count=1, budget=4)
+    assert set_up(config).aligner is None
+    run = carry_out(PairStudy(config), tmp_path / "run")
+    assert len(run.units()) == 3 and not any("aligner" in known for known in run.info["knows"])
+    with pytest.raises(ModelError, match="was made for 1466 tokens"):
+        set_up(replace(config, attacks=("mmgia",), budget=12))
 
 
 def test_a_budget_too_small_for_an_attack_is_refused_beforehand() -> None:
