@@ -28,7 +28,7 @@ from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.exhibits import SUREST, scrubbed_pictures, shown_fields
 from docleak.studies.weights.game import game_of
 from docleak.studies.weights.pictures import draw_curves, points
-from docleak.studies.weights.reading import SHOWN_BESIDE, read_run
+from docleak.studies.weights.reading import SHOWN_BESIDE, exhibit, read_run
 from docleak.studies.weights.study import WeightsStudy
 from docleak.studies.weights.table import GameTable, Ranked, fields_of, read_table
 from docleak.studies.weights.verdict import fields_measured, reasons, verdict_of
@@ -274,3 +274,21 @@ def test_of_fields_that_begin_at_one_word_one_is_played_and_the_others_are_count
     assert ours.secrets == theirs.secrets
     assert ours.left_out == {**theirs.left_out, "that begin at the word where another one does": len(ours.secrets)}
     assert "that begin at the word where another one does" in text_in(carry_out(WeightsStudy(twice), tmp_path / "a"))
+
+
+def test_the_first_reading_shown_is_the_one_that_is_counted(played: Run, tmp_path: Path) -> None:
+    """What is stated of a field is of its most plausible reading, however often another one was drawn."""
+    run = Run.load(shutil.copytree(played.path, tmp_path / "a"))
+    surest = read_table(run, rng=rng()).fields[0].name
+    record = run.record(surest)
+    often, once = (dict(record["attempts"][0]) for _ in range(2))
+    length = len(record["tokens"])
+    for attempt, token, chance in ((often, 10, 0.3), (once, 11, 0.9)):
+        attempt |= {"tokens": [token] * length, "pieces": [f"w{token}"] * length, "text": f"w{token}",
+                    "target": [chance] * length}  # fmt: skip
+    file = run.folder(surest) / "unit.json"
+    file.write_text(json.dumps({**record, "attempts": [often, often, once]}))
+    chosen = next(field for field in read_table(run, rng=rng()).fields if field.name == surest)
+    assert chosen.guess == "w11"
+    shown = exhibit(run, 1, run.record(surest))["guesses"]
+    assert [(guess["pieces"][0]["text"], guess["times"]) for guess in shown] == [(" w11", 1), (" w10", 2)]

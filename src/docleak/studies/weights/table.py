@@ -59,7 +59,7 @@ def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
     metric, documents = str(run.config["metric"]), [str(unit["document"]) for unit in units]
     ours, theirs = (first_matches(units, side) for side in ("attempts", "baseline"))
     chosen = [_ranked(unit, "attempts", partial(score_of, metric=metric)) for unit in units]
-    guessed = [_ranked(unit, "baseline", _likely) for unit in units]
+    guessed = [_ranked(unit, "baseline", likely) for unit in units]
     ranked, without = (
         multi_shot_table([f.match for f in fields], [f.score for f in fields], documents, rng=rng)
         for fields in (chosen, guessed)
@@ -102,7 +102,7 @@ def score_of(record: Mapping[str, Any], metric: str) -> float:
     return float(record[SCORE]) if SCORE in record else plausibility(attempt_of(record), metric)
 
 
-def _likely(record: Mapping[str, Any]) -> float:
+def likely(record: Mapping[str, Any]) -> float:
     """How the baseline ranks: without a target there is no membership to infer, only what is likely."""
     return -perplexity(record["public"])
 
