@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from docleak.attacks.weights import DEFAULT_METRIC, METRICS, WEIGHTS, CdmiConfig, WeightsAttack
@@ -192,6 +193,11 @@ class WeightsConfig:
             )
         if self.target and not (self.documents and self.public_documents):
             faults.append("of a finished target its private pages and public pages must be named")
+        if self.target and self.model and Path(self.model).resolve() == Path(self.target).resolve():
+            faults.append(
+                f"model and target are both {self.target!r}: the public model would begin with what the target knows; "
+                "expected a model that never saw the private pages"
+            )
         if self.target and self.documents == self.public_documents:
             faults.append(
                 f"private and public pages are both {self.documents!r}; expected pages that the model was trained on, "

@@ -215,17 +215,29 @@ def with_classes_of(model: EncoderModel, pages: Sequence[Page]) -> EncoderModel:
 
 def public_start(source: str, target: EncoderModel, *, device: str = "cpu") -> str:
     """What the public model starts from: a masked language model of the target's own vocabulary and eyes. It must not
-    be the target, or public data would know what the target knows. "" is the shipped one; ModelError if none fits."""
+    be the target, or public data would know what the target knows. "" is the shipped one; ModelError if none fits, and
+    for the target's own weights."""
     vocabulary = target.tokenizer.get_vocab()
     for name in [source] if source else SHIPPED_ENCODERS:
         start = load_encoder(name, task="mlm", vision=target.config.vision, device=device)
+        if source and target.task == "mlm" and _alike(start, target):
+            raise ModelError(
+                f"model {source!r} is the target itself: what the adversary guesses without it would be what it tells. "
+                "Name with --model a model with the same tokenizer that never saw the private pages."
+            )
         if start.tokenizer.get_vocab() == vocabulary and start.max_tokens >= target.max_tokens:
             return name
     raise ModelError(
         f"model {target.name!r} has a vocabulary of {len(vocabulary)} pieces and reads {target.max_tokens} tokens; "
-        f"{source or 'no shipped model'} does not. Name with --model a model with the same tokenizer that never saw "
-        "the private pages, such as the one that the target's training began with (microsoft/layoutlm-base-uncased)."
+        f"{f'{source} does not' if source else 'no shipped model does'}. Name with --model a model with the same "
+        "tokenizer that never saw the private pages, such as the one that the target's training began with (microsoft/layoutlm-base-uncased)."
     )
+
+
+def _alike(one: EncoderModel, other: EncoderModel) -> bool:
+    """Whether both have the same weights, by name."""
+    ours, theirs = one.module.state_dict(), other.module.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
 # -- one field ---------------------------------------------------------------------------------------------------------
