@@ -249,6 +249,7 @@ def test_the_lead_names_the_attack_and_what_the_model_saw(played: Run, tmp_path:
     reading = read_run(Run(copied), rng())
     assert "documents that the model never saw" in reading.lead and "training documents" not in reading.lead
     assert reading.scope is not None and "never saw" in reading.scope.material
+    assert reading.lines[0].endswith("; a page in tokens and boxes, one field masked but for its number of tokens")
 
 
 def test_the_epoch_that_is_named_is_the_one_attacked(tmp_path: Path) -> None:

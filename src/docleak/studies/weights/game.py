@@ -230,7 +230,8 @@ def public_start(source: str, target: EncoderModel, *, device: str = "cpu") -> s
     raise ModelError(
         f"model {target.name!r} has a vocabulary of {len(vocabulary)} pieces and reads {target.max_tokens} tokens; "
         f"{f'{source} does not' if source else 'no shipped model does'}. Name with --model a model with the same "
-        "tokenizer that never saw the private pages, such as the one that the target's training began with (microsoft/layoutlm-base-uncased)."
+        "tokenizer that never saw the private pages, such as the one that the target's training began with "
+        "(microsoft/layoutlm-base-uncased)."
     )
 
 
