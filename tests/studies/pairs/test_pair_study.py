@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 from docleak.attacks.pairs import PairFinding
+from docleak.documents.folder import save
 from docleak.documents.pairs import Pair, make_scenes
+from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, ModelError, RunError
+from docleak.models.encoders.tiny import SPECIALS, bert_tokenizer
 from docleak.models.pair import PairModel, build_pair
 from docleak.models.pair.aligner import load_aligner
 from docleak.recipes.rows import tables_of
@@ -80,12 +84,28 @@ def test_attacks_on_one_client_share_what_was_loaded_and_drawn(tmp_path: Path) -
     corpus = tmp_path / "said.txt"
     corpus.write_text("a red tower\n")
     config = replace(CONFIG, corpus=str(corpus))
-    first, again = set_up(config), set_up(replace(config, attacks=("mgis",), budget=99, batch_size=2, noise=0.5))
+    first, again = set_up(config), set_up(replace(config, attacks=("mmgia-d",), budget=99, batch_size=2, noise=0.5))
     assert again.model is first.model and again.aligner is first.aligner and again.language is first.language
     assert (again.config.budget, again.config.noise, first.config.budget) == (99, 0.5, 12)
     assert set_up(replace(config, seed=1)).model is not first.model
     corpus.write_text("a red tower and a blue one\n")
     assert set_up(config).language is not first.language, "the file is another one now"
+
+
+def test_an_attack_that_does_not_align_needs_no_aligner(tmp_path: Path) -> None:
+    """Of a text model of another vocabulary the default aligner was asked for, and another one refused as idle."""
+    pieces = [*SPECIALS, *"abcdefghijklmnopqrstuvwxyz.", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
+    tokenizer = bert_tokenizer({piece: number for number, piece in enumerate(pieces)})
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    network = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_labels=2, **shape))
+    network.save_pretrained(tmp_path / "text")
+    tokenizer.save_pretrained(tmp_path / "text")
+    config = replace(CONFIG, text=str(tmp_path / "text"), attacks=("tag", "mgis", "lamp"), count=1, budget=4)
+    assert set_up(config).aligner is None
+    run = carry_out(PairStudy(config), tmp_path / "run")
+    assert len(run.units()) == 3 and not any("aligner" in known for known in run.info["knows"])
+    with pytest.raises(ModelError, match="was made for 1466 tokens"):
+        set_up(replace(config, attacks=("mmgia",), budget=12))
 
 
 def test_a_budget_too_small_for_an_attack_is_refused_beforehand() -> None:
@@ -282,6 +302,56 @@ def test_classes_that_come_out_are_no_all_clear(right: int, count: int, severity
     units = [{"attack": "mgis", "batch": batch, "scores": [score]} for batch, score in enumerate(scores)]
     judgement = verdict(["mgis"], units)
     assert judgement["severity"] == severity and words in judgement["sentence"]
+
+
+def test_classes_are_those_of_one_attack() -> None:
+    """The best of six guesses is right more often than a coin."""
+    attacks = [f"attack-{number}" for number in range(6)]
+    units = [
+        {"attack": name, "batch": batch, "scores": [{"tokens": 0.0, "ssim": 0.01, "label": batch % 6 == number}]}
+        for batch in range(6)
+        for number, name in enumerate(attacks)
+    ]
+    judgement = verdict(attacks, units)
+    assert judgement["severity"] == "none" and "the classes of 1 of 6 pairs" in judgement["sentence"]
+    assert "Classes, by attack-0: 1 of 6 were read out of the gradient." in judgement["lines"]
+    same = [{**unit, "scores": [{**score, "label": True} for score in unit["scores"]]} for unit in units]
+    assert verdict(attacks, same)["severity"] == "partial"
+
+
+def test_texts_that_are_cut_are_counted_and_the_noise_is_known(tmp_path: Path) -> None:
+    save(make_pages(8, seed=3), tmp_path / "pages")
+    config = replace(
+        CONFIG, pairs=f"pages:{tmp_path / 'pages'}", count=6, public=2, attacks=("mmgia-stage1",), budget=4, noise=0.5
+    )
+    setting = set_up(config)
+    tokenizer, targets = setting.model.tokenizer, setting.targets
+    (reading,) = report_on([carry_out(PairStudy(config), tmp_path / "run").path])[1]
+    long = sum(len(tokenizer(pair.text)["input_ids"]) > 40 for pair in targets)
+    assert 0 < long < 6
+    assert any(
+        f"reads texts up to 38 tokens: of {long} of 6 the rest entered no gradient" in line for line in reading.lines
+    )
+    assert "the standard deviation of the noise on every number (0.5)" in reading.results["knows"]
+
+
+def test_a_fused_model_has_learnt_the_pictures_classes() -> None:
+    """A text of another pair has another class there, of which its gradient says nothing."""
+    model = build_pair("lenet5", "bert-tiny", classes=("scatter", "tower"), image_size=(32, 16), seed=0, fused=True)
+    (pair,) = make_scenes(1, seed=4)
+    other = "tower" if pair.label == "scatter" else "scatter"
+    case = build_pair_case(model, [replace(pair, text_label=other)])
+    found = truth_as_finding(case, [0])
+    (score,) = score_pairs(case, replace(found, labels=(found.labels[0], found.labels[0])))
+    assert score.label
+
+
+def test_a_client_whose_claim_is_not_worked_out_is_no_open_one(tmp_path: Path) -> None:
+    config = replace(CONFIG, count=1, attacks=("mmgia-stage1",), budget=4, epsilon=10.0)
+    run = carry_out(PairStudy(config), tmp_path)
+    (run.folder("privacy") / "unit.json").unlink()
+    (reading,) = report_on([tmp_path])[1]
+    assert "The client ran DP-SGD for epsilon 10; what that guarantees is not worked out yet." in reading.lines
 
 
 def test_the_report_shows_both_modalities_and_says_how_bad_it_is(tmp_path: Path) -> None:

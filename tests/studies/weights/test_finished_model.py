@@ -142,6 +142,20 @@ def test_overlapping_pages_are_refused(here: Path, tmp_path: Path) -> None:
         config_in(here, public_documents=str(here / "private"))
 
 
+def test_the_target_is_no_start_of_the_public_model(here: Path, tmp_path: Path) -> None:
+    """The baseline would know what the target knows, and nothing would seem to leak."""
+    for spelled in (here / "model", f"{here}/private/../model"):
+        with pytest.raises(AttackError, match="the public model would begin with what the target knows"):
+            config_in(here, model=str(spelled))
+    for name, seed in (("words", 0), ("copy", 0), ("other", 1)):
+        vocabulary = load_encoder("layoutlm-tiny").tokenizer.get_vocab()
+        made = tiny_encoder("layoutlm", bert_tokenizer(vocabulary), seed=seed)
+        save_encoder(made.for_task("mlm", (), seed=seed), tmp_path / name)
+    config = config_in(here, target=str(tmp_path / "words"), model=str(tmp_path / "copy"))
+    assert "is the target itself" in refused(config)
+    assert game_of(replace(config, model=str(tmp_path / "other"))).secrets
+
+
 def test_an_empty_public_set_is_refused(here: Path, tmp_path: Path) -> None:
     save([replace(page, words=(), fields=(), questions=()) for page in PUBLIC], tmp_path / "wordless")
     assert "0 of 5 pages have words" in refused(config_in(here, public_documents=str(tmp_path / "wordless")))
@@ -163,7 +177,7 @@ def test_another_vocabulary_is_refused(here: Path, tmp_path: Path) -> None:
     stranger = tiny_encoder("layoutlm", bert_tokenizer(words), seed=0)
     save_encoder(stranger, tmp_path / "stranger")
     message = refused(config_in(here, target=str(tmp_path / "stranger")))
-    assert "vocabulary of 41 pieces" in message and "--model" in message
+    assert "vocabulary of 41 pieces" in message and "; no shipped model does. Name with --model" in message
     message = refused(config_in(here, model=str(tmp_path / "stranger")))
     assert "stranger does not" in message
 

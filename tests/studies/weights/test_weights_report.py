@@ -28,7 +28,7 @@ from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.exhibits import SUREST, scrubbed_pictures, shown_fields
 from docleak.studies.weights.game import game_of
 from docleak.studies.weights.pictures import draw_curves, points
-from docleak.studies.weights.reading import SHOWN_BESIDE, read_run
+from docleak.studies.weights.reading import SHOWN_BESIDE, exhibit, read_run
 from docleak.studies.weights.study import WeightsStudy
 from docleak.studies.weights.table import GameTable, Ranked, fields_of, read_table
 from docleak.studies.weights.verdict import fields_measured, reasons, verdict_of
@@ -249,3 +249,47 @@ def test_the_lead_names_the_attack_and_what_the_model_saw(played: Run, tmp_path:
     reading = read_run(Run(copied), rng())
     assert "documents that the model never saw" in reading.lead and "training documents" not in reading.lead
     assert reading.scope is not None and "never saw" in reading.scope.material
+    assert reading.lines[0].endswith("; a page in tokens and boxes, one field masked but for its number of tokens")
+
+
+def test_the_epoch_that_is_named_is_the_one_attacked(tmp_path: Path) -> None:
+    config = replace(
+        SMALL, fields=2, attempts=1, criterion="epoch-1", keep_every=1, target_training=replace(QUICK, epochs=3)
+    )
+    run = carry_out(WeightsStudy(config), tmp_path / "a")
+    epochs = run.record("target")["epochs"]
+    assert [epoch["number"] for epoch in epochs] == [1, 2, 3]
+    accuracy = epochs[0]["validation"]["accuracy"]
+    assert f"it is that of epoch 1, validation accuracy {accuracy:.3f}." in text_in(run)
+
+
+def test_of_fields_that_begin_at_one_word_one_is_played_and_the_others_are_counted(tmp_path: Path) -> None:
+    """A field is named by where it begins: two of one name were refused by the engine, as units of one id."""
+    pages = load_pages("synthetic", count=6, seed=0)
+    save([replace(page, fields=(*page.fields, *(replace(f, key=f"{f.key}_too") for f in page.private_fields)))
+          for page in pages], tmp_path / "twice")  # fmt: skip
+    save(pages, tmp_path / "once")
+    once, twice = (replace(SMALL, documents=str(tmp_path / name), pages=0, fields=0, attempts=1)
+                   for name in ("once", "twice"))  # fmt: skip
+    ours, theirs = game_of(twice), game_of(once)
+    assert ours.secrets == theirs.secrets
+    assert ours.left_out == {**theirs.left_out, "that begin at the word where another one does": len(ours.secrets)}
+    assert "that begin at the word where another one does" in text_in(carry_out(WeightsStudy(twice), tmp_path / "a"))
+
+
+def test_the_first_reading_shown_is_the_one_that_is_counted(played: Run, tmp_path: Path) -> None:
+    """What is stated of a field is of its most plausible reading, however often another one was drawn."""
+    run = Run.load(shutil.copytree(played.path, tmp_path / "a"))
+    surest = read_table(run, rng=rng()).fields[0].name
+    record = run.record(surest)
+    often, once = (dict(record["attempts"][0]) for _ in range(2))
+    length = len(record["tokens"])
+    for attempt, token, chance in ((often, 10, 0.3), (once, 11, 0.9)):
+        attempt |= {"tokens": [token] * length, "pieces": [f"w{token}"] * length, "text": f"w{token}",
+                    "target": [chance] * length}  # fmt: skip
+    file = run.folder(surest) / "unit.json"
+    file.write_text(json.dumps({**record, "attempts": [often, often, once]}))
+    chosen = next(field for field in read_table(run, rng=rng()).fields if field.name == surest)
+    assert chosen.guess == "w11"
+    shown = exhibit(run, 1, run.record(surest))["guesses"]
+    assert [(guess["pieces"][0]["text"], guess["times"]) for guess in shown] == [(" w11", 1), (" w10", 2)]

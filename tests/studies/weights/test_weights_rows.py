@@ -174,6 +174,8 @@ def test_means_over_rows_are_ipf_for_one_row_and_the_mean_of_two() -> None:
     expected = (improvement_factor(*(as_array([Match(0, x, x, x)]) for x in (0.4, 0.8))) + 1) / 2
     assert (both.value, both.low, both.high) == pytest.approx((expected, expected, expected))
     assert mean_over_rows([], improvement_factor, rng=rng).value is None
+    lone = mean_over_rows([[outcome for outcome in one if outcome[0] == one[0][0]]], improvement_factor, rng=rng)
+    assert lone.groups == 1 and lone.value is not None and (lone.low, lone.high) == (None, None)
     assert three_distances(*(as_array([Match(0, x, x, x)]) for x in (0.4, 0.8))) == pytest.approx(2)
     assert three_distances(*(as_array([Match(p, 0.4, 0.4, 0.4)]) for p in (1, 0))) == pytest.approx(1, abs=1e-6)
 

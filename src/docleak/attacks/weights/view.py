@@ -45,11 +45,12 @@ class WeightsView:
     def text(self) -> str:
         """The threat model in a sentence."""
         picture = ", its picture with a white patch" if self.target.bimodal else ""
-        public = "questions and where their answers stand" if self.page.questions else "labels"
+        labels = "; the page's labels" if self.page.labels else ""
+        public = "; the page's questions and where their answers stand" if self.page.questions else labels
         given = "the likeliest answers, without confidences," if self.answers_only else "weights"
         return (
-            f"{given} of a model trained for {self.target.task}; a training page in tokens and boxes{picture}, one "
-            f"field masked but for its number of tokens; the page's {public}"
+            f"{given} of a model trained for {self.target.task}; a page in tokens and boxes{picture}, one "
+            f"field masked but for its number of tokens{public}"
         )
 
 

@@ -52,7 +52,10 @@ def load_pairs(spec: str, *, count: int, seed: int, skip: int = 0, size: tuple[i
         raise DocumentError(f"pictures of {size[0]} x {size[1]} pixels were asked for; expected 1 or more each way.")
     pairs = list(islice(_of_all(spec, skip + count, seed), skip, skip + count))
     if len(pairs) < count:
-        raise DocumentError(f"{spec!r} has {len(pairs)} pairs after the first {skip}; {count} were asked for.")
+        raise DocumentError(
+            f"{spec!r} has {len(pairs)} pairs after the first {skip}; {count} were asked for. "
+            "Those attacked come first, then those whose texts are public: ask for fewer of either."
+        )
     return pairs if size is None else [resized(pair, size) for pair in pairs]
 
 

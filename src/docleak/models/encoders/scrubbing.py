@@ -46,28 +46,27 @@ class SecretField:
 def extract(
     page: Page, tokens: TokenPage, *, shortest: int = SHORTEST, longest: int = LONGEST
 ) -> tuple[SecretField, ...]:
-    """The private fields of ``page`` with ``shortest`` to ``longest`` tokens that are all within the model's length."""
+    """The private fields of ``page`` with ``shortest`` to ``longest`` tokens that are all within the model's length; of
+    several that begin at one word the first."""
     there = set(tokens.words.tolist())
     again = repeats_of(page)
-    secrets = []
+    secrets: dict[int, SecretField] = {}
     for field in page.private_fields:
         places = positions_of(tokens, field.words)
-        if shortest <= len(places) <= longest and set(field.words) <= there:
+        if shortest <= len(places) <= longest and set(field.words) <= there and places[0] not in secrets:
             words = [
                 word for other in again if (other.key, other.value) == (field.key, field.value) for word in other.words
             ]
-            secrets.append(
-                SecretField(
-                    document=tokens.document,
-                    page=tokens.name,
-                    key=field.key,
-                    value=field.value,
-                    positions=places,
-                    tokens=tuple(tokens.ids[list(places)].tolist()),
-                    repeats=positions_of(tokens, words),
-                )
+            secrets[places[0]] = SecretField(
+                document=tokens.document,
+                page=tokens.name,
+                key=field.key,
+                value=field.value,
+                positions=places,
+                tokens=tuple(tokens.ids[list(places)].tolist()),
+                repeats=positions_of(tokens, words),
             )
-    return tuple(secrets)
+    return tuple(secrets.values())
 
 
 def unplayable(pages: Sequence[Page], tokens: Mapping[str, TokenPage]) -> dict[str, int]:
@@ -75,10 +74,10 @@ def unplayable(pages: Sequence[Page], tokens: Mapping[str, TokenPage]) -> dict[s
     reasons: Counter[str] = Counter()
     for page in pages:
         there, page_tokens = set(tokens[page.name].words.tolist()), tokens[page.name]
-        for field in page.fields:
-            length = len(positions_of(page_tokens, field.words))
-            if not field.private:
-                continue
+        begun: set[int] = set()
+        for field in (one for one in page.fields if one.private):
+            places = positions_of(page_tokens, field.words)
+            length = len(places)
             if not field.words:
                 reasons["without a place on the page"] += 1
             elif not set(field.words) <= there:
@@ -87,6 +86,10 @@ def unplayable(pages: Sequence[Page], tokens: Mapping[str, TokenPage]) -> dict[s
                 reasons[f"of fewer than {SHORTEST} tokens"] += 1
             elif length > LONGEST:
                 reasons[f"of more than {LONGEST} tokens"] += 1
+            elif places[0] in begun:
+                reasons["that begin at the word where another one does"] += 1
+            else:
+                begun.add(places[0])
     return dict(sorted(reasons.items()))
 
 

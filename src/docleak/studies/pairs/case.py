@@ -59,6 +59,12 @@ class PairCase:
         """The true tokens without special ones."""
         return [[int(i) for i in row[there]][1:-1] for row, there in zip(self.ids, self.mask, strict=True)]
 
+    def known(self) -> tuple[str, ...]:
+        """What the adversary knows in plain words: beforehand, and of the client's noise."""
+        noise, clips = self.view.noise, "that the client clips, and " if self.view.imitate else ""
+        added = f"{clips}the standard deviation of the noise on every number ({noise:.3g})"
+        return (*self.knowledge.sentences(), *([added] if noise else []))
+
 
 def build_pair_case(
     model: PairModel,
@@ -169,6 +175,7 @@ def score_pairs(case: PairCase, finding: PairFinding) -> list[PairScore]:
     """Each target with the reconstruction that is its own: pictures by SSIM, texts by ROUGE-L, the best in sum."""
     truths, reconstructed = ([image_of(p) for p in pixels] for pixels in (case.pixels, finding.pixels))
     texts = case.texts
+    learnt = case.labels[0], case.labels[0 if case.view.model.module.fused else 1]  # fused: the pictures' for both
     pictures = assign([[ssim(t, f) for f in reconstructed] for t in truths])
     words = assign([
         [rouge(read, true).rouge_l + TIE * (column == pictures[number]) for column, read in enumerate(finding.texts)]
@@ -184,7 +191,7 @@ def score_pairs(case: PairCase, finding: PairFinding) -> list[PairScore]:
                 pair.name, ssim(truths[number], reconstructed[picture]), psnr(truths[number], reconstructed[picture]),
                 shared.rouge1, shared.rouge2, shared.rouge_l,
                 _in_place(finding.tokens[text], case.rows[number]),
-                labels == (int(case.labels[0][number]), int(case.labels[1][number])), picture == text, read, true,
+                labels == tuple(int(side[number]) for side in learnt), picture == text, read, true,
             )
         )  # fmt: skip
     return scores

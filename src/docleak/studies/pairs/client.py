@@ -28,7 +28,7 @@ from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
 from docleak.runs.identity import digest_of
 from docleak.studies.pairs.case import PairCase, build_pair_case
-from docleak.studies.pairs.config import PairConfig
+from docleak.studies.pairs.config import ALIGNER, PairConfig
 from docleak.studies.pairs.privacy import LONGEST, UTILITY_SEED, noise_of, train_on_scenes, utility
 
 #: Scenes whose sentences are public, and the seed they are made with: none that is attacked (those have others).
@@ -41,7 +41,7 @@ ORACLE_SEED = 700_000_001
 #: clients in many ways, and a client may have BERT-large.
 KEPT = 4
 LOADED = (
-    "pairs", "count", "skip", "public", "image", "text", "fused", "train_embeddings", "image_size", "aligner",
+    "pairs", "count", "skip", "public", "image", "text", "fused", "train_embeddings", "image_size",
     "language", "corpus", "shuffle", "trained", "seed",
 )  # fmt: skip
 #: What a record is here, in the claims of privacy.
@@ -103,12 +103,12 @@ def oracle_for(
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """The client's model, its pairs, and the adversary's public knowledge."""
+    """The client's model, its pairs, and the adversary's public knowledge; no aligner where no attack asks one."""
 
     config: PairConfig
     model: PairModel
     targets: tuple[Pair, ...]
-    aligner: Aligner
+    aligner: Aligner | None
     language: LanguageModel
     public: tuple[Pair, ...]
 
@@ -124,7 +124,7 @@ class Setting:
             return build_pair_case(self.model, batch)
         noise = torch.Generator().manual_seed(NOISE_SEED + config.seed * 1_000_003 + number)
         aligner, told = self.aligner, ""
-        if (error := config.oracle_error) is not None:
+        if (error := config.oracle_error) is not None and aligner is not None:
             aligner = oracle_for(aligner, self.model, self.targets, number, error=error, seed=config.seed)
             told = f"the evaluator's word where the true pair lies in that aligner's space, wrong of {error:.0%}"
         return build_pair_case(
@@ -171,7 +171,10 @@ def set_up(config: PairConfig, device: str = "cpu") -> Setting:
     Public texts never hold a target's.
     """
     loaded: dict[str, Any] = {name: getattr(config, name) for name in LOADED}
-    return replace(_set_up(PairConfig(**loaded), device, digest_of(loaded)), config=config)
+    setting = _set_up(PairConfig(**loaded), device, digest_of(loaded))
+    asked = ALIGNER.met(config) or config.oracle_error is not None
+    aligner = _aligner(config.aligner, setting.model, device, digest_of({"aligner": config.aligner})) if asked else None
+    return replace(setting, config=config, aligner=aligner)
 
 
 @lru_cache(maxsize=KEPT)
@@ -180,8 +183,12 @@ def _set_up(config: PairConfig, device: str, files: str) -> Setting:
     seen = {label for pair in targets for label in pair.labels} | {pair.label for pair in public}
     classes = sorted(seen | set(SCENE_LABELS if config.pairs == SCENES else ()))
     model = client_of(config, classes, device)
-    aligner = load_aligner(config.aligner, model.tokenizer, device=device)
-    return Setting(config, model, targets, aligner, _language(config, model, targets, public), tuple(public))
+    return Setting(config, model, targets, None, _language(config, model, targets, public), tuple(public))
+
+
+@lru_cache(maxsize=KEPT)
+def _aligner(source: str, model: PairModel, device: str, files: str) -> Aligner:
+    return load_aligner(source, model.tokenizer, device=device)
 
 
 def _language(config: PairConfig, model: PairModel, targets: Sequence[Pair], public: Sequence[Pair]) -> LanguageModel:

@@ -71,7 +71,7 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
     pairs = sum(len(unit["scores"]) for unit in next(iter(by_attack.values())))
     info, config = run.info, run.config
     planned = config["count"] // config["batch_size"] * len(config["attacks"])
-    lines = [*said["lines"], *filter(None, [_added(by_attack)]), _privacy(run)]
+    lines = [*said["lines"], *filter(None, [_added(by_attack), _cut(run)]), _privacy(run)]
     threat = {
         "adversary": "an honest-but-curious server that averages clients' updates, or whoever reads along",
         "sees": ["one client's gradient of each batch, and the weights it was computed with"],
@@ -161,8 +161,9 @@ def gain(
 
 def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How bad it is, in counts: ``severity``, a label, a sentence, and lines. Of each pair the best score of any of the
-    attacks counts: who has the gradient may run them all. Classes alone make it PARTIAL where no coin explains them,
-    and UNTOLD where they are most, of so few pairs that one does."""
+    attacks counts: who has the gradient may run them all. Classes are those of the first attack, since the best of
+    several guesses is no coin's. They alone make it PARTIAL where no coin explains them, and UNTOLD where they are
+    most, of so few pairs that one does."""
     by_pair: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
     for unit in (unit for unit in units if unit["attack"] in attacks):
         for target, score in enumerate(unit["scores"]):
@@ -170,11 +171,13 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     n = len(by_pair)
     best = {
         name: [max(float(score[name]) for score in scores.values()) for scores in by_pair.values()]
-        for name in ("tokens", "ssim", "label")
+        for name in ("tokens", "ssim")
     }
     texts, parts = (sum(value >= least for value in best["tokens"]) for least in (READ, PARTLY))
     pictures, blurs = (sum(value >= least for value in best["ssim"]) for least in (SEEN, BLURRED))
-    classes = sum(bool(value) for value in best["label"])
+    classes = sum(
+        bool(next(scores[name] for name in attacks if name in scores)["label"]) for scores in by_pair.values()
+    )
     by_a_coin = float(binom.sf(classes - 1, n, 0.5))
     most, told = max(texts, pictures), by_a_coin <= BY_CHANCE
     if not n:
@@ -197,7 +200,7 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
         "lines": [
             f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half.",
             f"Pictures: {of}{pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}.",
-            f"Classes: {classes} of {n} were read out of the gradient.",
+            f"Classes{f', by {attacks[0]}' * (len(attacks) > 1)}: {classes} of {n} were read out of the gradient.",
             *([f"Counted by attack: {_by_attack(attacks, list(by_pair.values()))}."] if len(attacks) > 1 else []),
         ],
     }  # fmt: skip
@@ -229,10 +232,23 @@ def _added(by_attack: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return f"Against stage 1 alone, on the same pairs, the link between the two changes {' and '.join(words)}.{tail}"
 
 
+def _cut(run: Run) -> str:
+    """Texts of which the client reads a beginning only."""
+    cut = run.info.get("cut", {"texts": 0})
+    if not cut["texts"]:
+        return ""
+    return (
+        f"The client reads texts up to {cut['behind']} tokens: of {cut['texts']} of {run.config['count']} the rest "
+        "entered no gradient, and is not counted here."
+    )
+
+
 def _privacy(run: Run) -> str:
     told = privacy_in(run)
     if claim := told.get("claim"):
         return f"The client ran DP-SGD: {claim}"
+    if epsilon := run.config.get("epsilon"):
+        return f"The client ran DP-SGD for epsilon {epsilon:g}; what that guarantees is not worked out yet."
     if noise := run.config.get("noise"):
         return f"The client added noise of standard deviation {noise} to every number."
     return "The client protected nothing."

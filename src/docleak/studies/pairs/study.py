@@ -26,6 +26,7 @@ from docleak.spec import split_name
 from docleak.studies.pairs.case import pictures_of, score_pairs, self_tests
 from docleak.studies.pairs.client import Setting, privacy_of, set_up
 from docleak.studies.pairs.config import GIFD, PairConfig
+from docleak.studies.pairs.privacy import LONGEST
 from docleak.studies.pairs.reading import ACCURACY, COLUMNS, SCORES, attacked, cost_of, means, privacy_in, read_run
 from docleak.studies.pairs.rows import draw, facts_of
 from docleak.studies.study import (
@@ -93,9 +94,13 @@ class PairStudy(TableStudy[PairConfig]):
         ]
 
     def facts(self) -> dict[str, Any]:
-        """The client's model, and what the server knows."""
-        setting = self.setting
-        return {"model": setting.model.name, "knows": list(setting.case(0).knowledge.sentences())}
+        """The client's model, what the server knows, and how many texts are cut."""
+        setting, model = self.setting, self.setting.model
+        lengths = [int(model.token_ids([pair.text], longest=LONGEST + 1)[1].sum()) for pair in setting.targets]
+        return {
+            "model": model.name, "knows": list(setting.case(0).known()),
+            "cut": {"texts": sum(length > LONGEST for length in lengths), "behind": LONGEST - 2},
+        }  # fmt: skip
 
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
         """One attack on one batch, after the self-test: scores, texts and pictures."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from docleak.attacks.weights import DEFAULT_METRIC, METRICS, WEIGHTS, CdmiConfig, WeightsAttack
@@ -192,6 +193,11 @@ class WeightsConfig:
             )
         if self.target and not (self.documents and self.public_documents):
             faults.append("of a finished target its private pages and public pages must be named")
+        if self.target and self.model and Path(self.model).resolve() == Path(self.target).resolve():
+            faults.append(
+                f"model and target are both {self.target!r}: the public model would begin with what the target knows; "
+                "expected a model that never saw the private pages"
+            )
         if self.target and self.documents == self.public_documents:
             faults.append(
                 f"private and public pages are both {self.documents!r}; expected pages that the model was trained on, "
@@ -253,7 +259,12 @@ class WeightsConfig:
         """The game that the adversary can play by itself: its public pages only, trained like the target. ``task``,
         ``start`` and ``bimodal`` say what a finished target was trained for, and what one like it starts from."""
         if not self.target:
-            return replace(self, shadow=True, control=False, trained="")
+            alone = replace(self, shadow=True, control=False, trained="")
+            if not self.public_documents:
+                return alone
+            return replace(
+                alone, documents=self.public_documents, public_documents="", validation=self.public_validation
+            )
         training, _ = trainings(task, epochs=0, learning_rate=self.public_training.learning_rate)
         return replace(
             self, documents=self.public_documents, public_documents="", model=start, target="", task=task,

@@ -102,12 +102,15 @@ def _level(factor: str, value: str, members: Sequence[Member]) -> Level:
 
 
 def mean_over_rows(rows: Sequence[Sequence[Outcome]], statistic: Statistic, *, rng: np.random.Generator) -> Estimate:
-    """The mean of a statistic over rows, with its 95 % interval; a document is drawn in every row that has it."""
+    """The mean of a statistic over rows, with its 95 % interval; a document is drawn in every row that has it. Of one
+    document there is no interval."""
     if not rows:
         return Estimate(None)
     sums = [_by_document(outcomes) for outcomes in rows]
     documents = sorted({name for row in sums for name in row})
     whole = _mean(sums, dict.fromkeys(documents, 1), statistic)
+    if len(documents) < 2:
+        return Estimate(whole, None, None, sum(map(len, rows)), len(documents))
     draws = []
     for _ in range(RESAMPLES):
         names, counts = np.unique(rng.integers(len(documents), size=len(documents)), return_counts=True)

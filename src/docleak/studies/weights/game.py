@@ -73,20 +73,21 @@ def _game(config: WeightsConfig, device: str, files: str) -> Game:
     task = finished.task if finished else config.task
     there = sum(suits(page, task) for page in whole.pages)
     require_enough(config.data(), f"words and {NEEDS[task]}" if task in NEEDS else "words", there, len(whole.pages))
-    private, public = whole.part("private", task), whole.part("public")
-    parts = {"private": private}
+    others = divided(config.public_data())
+    private, public = whole.part("private", task), others.part("public")
+    parts = {"private": private, "public": public}
     if finished is None:
         target, fitting = config.target_fitting().start(device), config.public_fitting()
-        parts |= {"public": public, "validation": whole.part("validation", task)}
+        require_apart(private, [*public, *others.part("validation")] * bool(config.public_documents))
+        parts |= {"validation": whole.part("validation", task)}
         require_disjoint({name: [page.document or page.name for page in part] for name, part in parts.items()})
     else:
-        others = divided(config.public_data())
         require_apart(private, list(others.pages))
         target = with_classes_of(finished, private)
         start = public_start(config.model, target, device=device)
         fitting = replace(config.public_fitting(), model=start, vision=target.config.vision)
         public = list(others.pages)
-        parts |= {"public": others.part("public"), "validation": others.part("validation")}
+        parts |= {"validation": others.part("validation")}
     pages = {page.name: target.encode(page) for page in private}
     fields = [(page, secret) for page in private for secret in extract(page, pages[page.name])]
     secrets = [secret for page, secret in fields if not _is_class(secret, page, target)]
@@ -214,17 +215,30 @@ def with_classes_of(model: EncoderModel, pages: Sequence[Page]) -> EncoderModel:
 
 def public_start(source: str, target: EncoderModel, *, device: str = "cpu") -> str:
     """What the public model starts from: a masked language model of the target's own vocabulary and eyes. It must not
-    be the target, or public data would know what the target knows. "" is the shipped one; ModelError if none fits."""
+    be the target, or public data would know what the target knows. "" is the shipped one; ModelError if none fits, and
+    for the target's own weights."""
     vocabulary = target.tokenizer.get_vocab()
     for name in [source] if source else SHIPPED_ENCODERS:
         start = load_encoder(name, task="mlm", vision=target.config.vision, device=device)
+        if source and target.task == "mlm" and _alike(start, target):
+            raise ModelError(
+                f"model {source!r} is the target itself: what the adversary guesses without it would be what it tells. "
+                "Name with --model a model with the same tokenizer that never saw the private pages."
+            )
         if start.tokenizer.get_vocab() == vocabulary and start.max_tokens >= target.max_tokens:
             return name
     raise ModelError(
         f"model {target.name!r} has a vocabulary of {len(vocabulary)} pieces and reads {target.max_tokens} tokens; "
-        f"{source or 'no shipped model'} does not. Name with --model a model with the same tokenizer that never saw "
-        "the private pages, such as the one that the target's training began with (microsoft/layoutlm-base-uncased)."
+        f"{f'{source} does not' if source else 'no shipped model does'}. Name with --model a model with the same "
+        "tokenizer that never saw the private pages, such as the one that the target's training began with "
+        "(microsoft/layoutlm-base-uncased)."
     )
+
+
+def _alike(one: EncoderModel, other: EncoderModel) -> bool:
+    """Whether both have the same weights, by name."""
+    ours, theirs = one.module.state_dict(), other.module.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
 # -- one field ---------------------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from docleak.runs.run import Run
 from docleak.studies.weights.calibrating import EVENTS, answers_in
 from docleak.studies.weights.exhibits import NEAR, WHOLE, shown_fields
 from docleak.studies.weights.pictures import draw_curves, draw_reliability
-from docleak.studies.weights.table import GameTable, fields_of, read_table
+from docleak.studies.weights.table import GameTable, fields_of, likely, published, read_table, score_of
 from docleak.studies.weights.verdict import advice, fields_measured, reasons, verdict_of
 
 LIMITS = (
@@ -159,7 +160,7 @@ def about(run: Run) -> list[str]:
     if config["target"]:
         lines.append(f"The model is {config['target']}, as it was given; its pages are {config['documents']}.")
     elif card := cards.get("target"):
-        best = card["best"].get(config["criterion"], card["epochs"][-1])
+        best = published(card, str(config["criterion"]))
         where = "public pages, as a control" if config["control"] else f"{info['split']['private']} private pages"
         lines.append(
             f"The model ({config['model']}, task {config['task']}) was trained by docleak on {where}; it is that of "
@@ -187,16 +188,17 @@ def exhibit(run: Run, number: int, unit: Mapping[str, Any]) -> dict[str, Any]:
         "value": unit["value"],
         "whole": picture(run.read_image(unit["unit"], WHOLE), f"Page {unit['page']} with {words} taken off"),
         "near": picture(run.read_image(unit["unit"], NEAR), f"The lines around {words} of {unit['page']}"),
-        "guesses": _guesses(unit, "attempts"),
-        "baseline": _guesses(unit, "baseline")[0],
+        "guesses": _guesses(unit, "attempts", partial(score_of, metric=str(run.config["metric"]))),
+        "baseline": _guesses(unit, "baseline", likely)[0],
         "attempts": len(unit["attempts"]),
         "copies": unit["copies"],
         "again": len(unit["repeats"]),
     }
 
 
-def _guesses(unit: Mapping[str, Any], side: str) -> list[dict[str, Any]]:
-    """The different readings, the adversary's surest three; ``times`` of how many attempts each was made."""
+def _guesses(unit: Mapping[str, Any], side: str, score: Callable[[Mapping[str, Any]], float]) -> list[dict[str, Any]]:
+    """The different readings, the adversary's surest three, of which the first is the one that is counted; ``times`` of
+    how many attempts each was made."""
     readings: dict[tuple[int, ...], dict[str, Any]] = {}
     for attempt in unit[side]:
         pieces = [
@@ -204,8 +206,8 @@ def _guesses(unit: Mapping[str, Any], side: str) -> list[dict[str, Any]]:
             for piece, ours, theirs in zip(attempt["pieces"], attempt["tokens"], unit["tokens"], strict=True)
         ]
         guess = readings.setdefault(tuple(attempt["tokens"]), {
-            "times": 0, "confidence": 1 / perplexity(attempt["target"]), "pieces": pieces,
+            "times": 0, "score": score(attempt), "confidence": 1 / perplexity(attempt["target"]), "pieces": pieces,
             "right": sum(piece["right"] for piece in pieces),
         })  # fmt: skip
         guess["times"] += 1
-    return sorted(readings.values(), key=lambda guess: (-guess["times"], -guess["confidence"]))[:3]
+    return sorted(readings.values(), key=lambda guess: -guess["score"])[:3]

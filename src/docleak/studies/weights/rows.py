@@ -21,7 +21,7 @@ from docleak.studies.study import PLACEHOLDER, Picture
 from docleak.studies.weights.config import Tuning, WeightsConfig
 from docleak.studies.weights.factors import Found, Level, levels, three_distances
 from docleak.studies.weights.pictures import MOST_CURVES, draw_curves, draw_epochs, draw_numbers
-from docleak.studies.weights.table import fields_of, first_matches, read_table
+from docleak.studies.weights.table import fields_of, first_matches, published, read_table
 from docleak.studies.weights.tuning import in_words, settings_of, with_temperature
 from docleak.training.extraction.fit import FitConfig
 from docleak.training.extraction.private import PrivateFit
@@ -216,10 +216,7 @@ def found_in(run: Run, config: WeightsConfig, shows: str) -> Found | None:
     card = next((unit for unit in units if unit["unit"] == "target"), None)
     if card is None:
         return None
-    best = card["best"].get(config.criterion)
-    if best is None:  # the nearest validated epoch
-        kept = config.criterion.removeprefix("epoch-")
-        best = next(e for e in card["epochs"] if str(e["number"]) == kept or e is card["epochs"][-1])
+    best = published(card, config.criterion)
     told = {"accuracy": best["validation"]["accuracy"], "loss": best["validation"]["loss"], "epoch": best["number"]}
     estimates = {name: Estimate.exactly(value) for name, value in told.items()}
     attacked = fields_of(run)

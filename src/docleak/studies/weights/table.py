@@ -59,7 +59,7 @@ def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
     metric, documents = str(run.config["metric"]), [str(unit["document"]) for unit in units]
     ours, theirs = (first_matches(units, side) for side in ("attempts", "baseline"))
     chosen = [_ranked(unit, "attempts", partial(score_of, metric=metric)) for unit in units]
-    guessed = [_ranked(unit, "baseline", _likely) for unit in units]
+    guessed = [_ranked(unit, "baseline", likely) for unit in units]
     ranked, without = (
         multi_shot_table([f.match for f in fields], [f.score for f in fields], documents, rng=rng)
         for fields in (chosen, guessed)
@@ -72,6 +72,13 @@ def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
     calls, seconds = (sum(unit[key] for unit in units) for key in ("calls", "seconds"))
     surest, likeliest = (tuple(sorted(fields, key=lambda field: -field.score)) for fields in (chosen, guessed))
     return GameTable(estimates, surest, int(calls), float(seconds), likeliest)
+
+
+def published(card: Mapping[str, Any], criterion: str) -> Mapping[str, Any]:
+    """The epoch of a trained target's card that is attacked: of ``criterion``, or the last."""
+    number = criterion.removeprefix("epoch-")
+    there = next((epoch for epoch in card["epochs"] if str(epoch["number"]) == number), card["epochs"][-1])
+    return dict(card["best"].get(criterion, there))
 
 
 def first_matches(units: Sequence[Mapping[str, Any]], side: str) -> list[Match]:
@@ -95,7 +102,7 @@ def score_of(record: Mapping[str, Any], metric: str) -> float:
     return float(record[SCORE]) if SCORE in record else plausibility(attempt_of(record), metric)
 
 
-def _likely(record: Mapping[str, Any]) -> float:
+def likely(record: Mapping[str, Any]) -> float:
     """How the baseline ranks: without a target there is no membership to infer, only what is likely."""
     return -perplexity(record["public"])
 

@@ -28,7 +28,7 @@ LEAST_GUESSED = 0.1
 
 
 def guesses_too_little(table: GameTable) -> bool:
-    """Whether the public model is too weak for "nothing was read" to mean anything of the target."""
+    """Whether public data alone tell too little for "nothing was read" to mean anything of the target."""
     wrong = table.estimates["baseline_hamming"].value
     return wrong is not None and 1 - wrong < LEAST_GUESSED
 
@@ -80,8 +80,8 @@ def _unsure(table: GameTable, left: int) -> str:
     if guesses_too_little(table):
         right = _right(table.estimates["baseline_hamming"])
         return (
-            f"the public model guesses on average {right} of the tokens of a field, too few for the candidates to hold "
-            "the right ones"
+            f"public data alone tell on average {right} of the tokens of a field, too few for nothing read to mean "
+            "anything of the weights"
         )
     if factor.high > EXCLUDED:
         return f"so few documents do not exclude an improvement factor of {_most(factor)} (1: no better)"
@@ -113,7 +113,7 @@ def fields_measured(
     if factor.value is None or factor.low is None:
         doubts.append("Whether the weights tell more than public data could not be told.")
     elif guesses_too_little(table):
-        doubts.append("The public model guesses too little for nothing read to mean anything.")
+        doubts.append("Public data tell too little for nothing read to mean anything.")
     elif factor.high is not None and factor.high > EXCLUDED:
         doubts.append(f"An improvement factor of {_most(factor)} is not excluded (1: no better than public data).")
     if factor.low is not None and factor.low > 1:
@@ -147,7 +147,7 @@ def _right(wrong: Estimate) -> str:
     if wrong.value is None:
         return "nothing"
     interval = ""
-    if wrong.low is not None and wrong.high is not None:
+    if wrong.low is not None and wrong.high is not None and wrong.low < wrong.high:
         interval = f" [{100 * (1 - wrong.high):.1f}, {100 * (1 - wrong.low):.1f}]"
     return f"{100 * (1 - wrong.value):.1f} %{interval}"
 
