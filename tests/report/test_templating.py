@@ -9,6 +9,7 @@ import jinja2
 import pytest
 
 import docleak
+from docleak.metrics.estimate import Estimate
 from docleak.recipes.recipe import Recipe
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import POLICY, environment, render
@@ -74,6 +75,12 @@ def test_what_stands_small_under_a_name_stands_in_every_form() -> None:
     assert table.records()[0] == {"row": "mean", "note": "nothing is concluded", "n": 1.0}
     assert "note" not in table.records()[1] and "nothing is concluded" in table.to_csv()
     assert table.to_text().splitlines() == ["row   n", "mean  1.000", "    nothing is concluded", "x     2.000"]
+
+
+def test_a_printed_bound_still_holds() -> None:
+    most, least = Column("at most", 2, bound="most"), Column("at least", 1, percent=True, bound="least")
+    assert [most.text(value) for value in (4.001, 4.0, 0.3, None, float("inf"))] == ["4.01", "4.00", "0.30", "-", "∞"]
+    assert [least.text(Estimate(value)) for value in (0.4567, 0.3, None)] == ["45.6%", "30.0%", "-"]
 
 
 def test_a_page_without_its_values_is_refused_and_compiled_once() -> None:

@@ -341,8 +341,8 @@ def test_a_fused_model_has_learnt_the_pictures_classes() -> None:
     (pair,) = make_scenes(1, seed=4)
     other = "tower" if pair.label == "scatter" else "scatter"
     case = build_pair_case(model, [replace(pair, text_label=other)])
-    found = truth_as_finding(case, [0])
-    (score,) = score_pairs(case, replace(found, labels=(found.labels[0], found.labels[0])))
+    finding = truth_as_finding(case, [0])
+    (score,) = score_pairs(case, replace(finding, labels=(finding.labels[0], finding.labels[0])))
     assert score.label
 
 

@@ -14,14 +14,14 @@ from docleak.errors import DocumentError
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.game import game_of, shadow_of
 
-OWN, OTHER = make_pages(9, seed=1), make_pages(12, seed=2, split="train")
+PRIVATE, PUBLIC = make_pages(9, seed=1), make_pages(12, seed=2, split="train")
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> WeightsConfig:
     """The private pages of one folder, the public ones of another."""
-    save(OWN, tmp_path / "own")
-    save(OTHER, tmp_path / "other")
+    save(PRIVATE, tmp_path / "own")
+    save(PUBLIC, tmp_path / "other")
     return WeightsConfig(
         str(tmp_path / "own"), 0, public_documents=str(tmp_path / "other"), fields=3, attack=CdmiConfig(candidates=4)
     )
@@ -29,8 +29,8 @@ def config(tmp_path: Path) -> WeightsConfig:
 
 def test_copies_are_counted_among_the_pages_that_are_public(config: WeightsConfig) -> None:
     game = game_of(config)
-    assert {*game.texts["private"]} <= {page.name for page in OWN}
-    assert game.texts["public"] and {*game.texts["public"]} <= {page.name for page in OTHER}
+    assert {*game.texts["private"]} <= {page.name for page in PRIVATE}
+    assert game.texts["public"] and {*game.texts["public"]} <= {page.name for page in PUBLIC}
     assert game.split["public"] == len(game.texts["public"])
 
 
@@ -45,10 +45,12 @@ def test_the_adversary_learns_how_sure_it_is_on_its_own_pages(config: WeightsCon
 
 def test_public_pages_that_are_private_ones_are_refused(config: WeightsConfig, tmp_path: Path) -> None:
     """A baseline trained on the fields would know what the target knows, and nothing would seem to leak."""
-    save([*OTHER[:3], *OWN], tmp_path / "overlapping")
+    save([*PUBLIC[:3], *PRIVATE], tmp_path / "overlapping")
     with pytest.raises(DocumentError, match="private and public pages overlap"):
         game_of(replace(config, public_documents=str(tmp_path / "overlapping")))
-    renamed = [replace(page, name=f"again-{n}", document=f"again-{n}") for n, page in enumerate([*OWN[3:], *OWN[:3]])]
+    renamed = [
+        replace(page, name=f"again-{n}", document=f"again-{n}") for n, page in enumerate([*PRIVATE[3:], *PRIVATE[:3]])
+    ]
     save(renamed, tmp_path / "renamed")
     with pytest.raises(DocumentError, match="private and public pages overlap"):
         game_of(replace(config, public_documents=str(tmp_path / "renamed")))

@@ -23,7 +23,8 @@ BOTH = {f"{side}_{name}": Column(f"{title} {name.upper()}", 1, percent=True)
         for side, title in SIDES.items() for name in ("acc", "anls")}  # fmt: skip
 RATES = {
     "balanced_accuracy": Column("balanced accuracy", 1, percent=True), "auc": Column("AUC"),
-    "tpr_at_10_fpr": Column("TPR at 10 % FPR", 1, percent=True), "epsilon_measured": Column("ε measured, at least", 2, bound="least"),
+    "tpr_at_10_fpr": Column("TPR at 10 % FPR", 1, percent=True),
+    "epsilon_measured": Column("ε measured, at least", 2, bound="least"),
     "epsilon_claimed": Column("ε claimed, at most", 2, bound="most"),
 }  # fmt: skip
 #: Of each measure; of disclosure for each key, of membership for each s, too.

@@ -32,8 +32,10 @@ COLUMNS = {"right": Column("right guesses", 0), "measured": Column("ε measured,
 #: Of a row in a table: of its training with a claim, and of the score with the highest bound.
 ROW = {
     "canaries": Column("canaries", 0), "guesses": Column("guesses", 0), "right": Column("right", 0),
-    "any": Column("ε at least, any mechanism", 2, bound="least"), "measured": Column("ε at least, Gaussian noise", 2, bound="least"),
-    "fitted": Column("ε at least, independent normal scores", 2, bound="least"), "claimed": Column("ε claimed, at most", 2, bound="most"),
+    "any": Column("ε at least, any mechanism", 2, bound="least"),
+    "measured": Column("ε at least, Gaussian noise", 2, bound="least"),
+    "fitted": Column("ε at least, independent normal scores", 2, bound="least"),
+    "claimed": Column("ε claimed, at most", 2, bound="most"),
 }  # fmt: skip
 #: Canaries of a rehearsal. Of those that train, each costs a step; to those that do not, a curve is fitted.
 FEWEST = {PAGE: 4, DIRAC: 32}
