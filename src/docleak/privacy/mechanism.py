@@ -100,6 +100,8 @@ class Mechanism:
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         multiplier = f"{self.noise_multiplier:.4f}" if self.noise_multiplier >= 0.01 else f"{self.noise_multiplier:.3g}"
         noise = f"{rounds}, noise multiplier {multiplier}"
+        if self.rate == 1:
+            return f"{noise}, every {self.unit} in every round"
         if self.client_rate == 1:
             return f"{noise}, each {self.unit} drawn by a coin of its own with probability {self.rate:.4g} (Poisson)"
         likely = f"with probability {self.client_rate:.4g} at most"
