@@ -272,7 +272,8 @@ def raised(fault: Exception) -> str:
     if isinstance(fault, SyntaxError):
         return f"{fault.filename}, line {fault.lineno}, has a {type(fault).__name__}: {fault.msg}"
     importing = (__file__, os.path.dirname(importlib.__file__), "<frozen")
-    frames = [one for one in traceback.extract_tb(fault.__traceback__) if not one.filename.startswith(importing)]
+    frames = traceback.extract_tb(fault.__traceback__)[1:]  # the first one is where it was caught
+    frames = [one for one in frames if not one.filename.startswith(importing)]
     if not frames:
         return str(fault)
     return f"{frames[-1].filename}, line {frames[-1].lineno}, raises {type(fault).__name__}: {fault}"

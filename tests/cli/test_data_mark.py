@@ -176,7 +176,9 @@ def test_a_change_by_someone_else_is_not_overwritten(server: MarkingServer, page
 def test_images_alone_get_an_index_with_the_first_change(tmp_path: Path) -> None:
     Image.new("RGB", (30, 20), "white").save(tmp_path / "b.png")
     shutil.copy(tmp_path / "b.png", tmp_path / "a.png")
+    (tmp_path / "c.heic").write_text("")
     marking = Marking(tmp_path)
+    assert marking.left_out == ["c.heic"]
     assert len(marking) == 2 and not (tmp_path / folder.INDEX).exists()
     marking.save(1, "", [{"key": "k", "value": "v", "box": [1, 1, 9, 9], "drawn": True}])
     first, second = load_pages(str(tmp_path), seed=0)

@@ -181,6 +181,8 @@ def test_files_of_values(tmp_path: Path, name: str, text: str) -> None:
         ("v.csv", "file,key,value,else\na,k,1,2\n", ["'else' stands beside 'key' and 'value'"]),
         ("v.csv", "file,provider,total\na,x,1\na,y,2\n", ["has the provider 'y' here and 'x' above"]),
         ("v.csv", "file,total\na,\n", ["holds no value"]),
+        ("v.csv", "file,key\na,total\n", ["the column 'key' is there without 'value'"]),
+        ("v.csv", "file,value\na,1\n", ["the column 'value' is there without 'key'"]),
         ("v.csv", "", ["no column 'file'"]),
         ("v.csv", 'file,total\na,"1\n', ["line"]),
         ("v.json", '{"a": {"total": 19.0}}', ["'total' is 19.0, expected a text in quotes"]),
@@ -314,6 +316,17 @@ def test_one_sentence_for_what_cannot_be(
     code, _, err = command(*words)
     assert code == 1 and said in err and "Traceback" not in err, err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_pictures_beside_pdfs_are_not_passed_over_in_silence(command: Command, tmp_path: Path) -> None:
+    printed(tmp_path / "in" / "a.pdf", "Total 19.00")
+    for name in ("b.JPG", "c.heic", "values.csv"):
+        (tmp_path / "in" / name).write_text("")
+    code, out, err = command("data", "convert", "pdf:in", "out")
+    assert code == 0, err
+    assert "2 pictures beside the PDFs were left out: b.JPG, c.heic. Print them as PDFs, too, or mark them alone" in out
+    code, out, _ = command("data", "convert", "pdf:in", "again", "--json")
+    assert json.loads(out)["left_out"] == ["b.JPG", "c.heic"]
 
 
 def test_a_pdf_among_the_pictures_and_a_link_out_of_the_folder(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def test_a_study_of_ones_own_is_audited_with_options_of_its_configuration(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("audit", "nowhere:Study"), "the study 'nowhere:Study' cannot be loaded"),
+        (("audit", "nowhere:Study"), "the study 'nowhere:Study' cannot be loaded: No module named 'nowhere'. Its file"),
+        (("audit", "pathlib:Study"), "cannot be loaded: module 'pathlib' has no attribute 'Study'.\n"),
         (("audit", "pathlib:Path"), "'pathlib:Path' is no study"),
         (("audit", "pathlib:Path", "--help"), "'pathlib:Path' is no study"),
         (("audit", "gradient", "--compare-defenses"), "No such option"),

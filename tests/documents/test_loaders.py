@@ -95,6 +95,10 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match=r"holds photo\.png, which is no layout") as raised:
         load_pages(str(tmp_path), seed=0)
     assert all(f"- {name}: " in str(raised.value) for name in LOADERS) and "pages.jsonl" in str(raised.value)
+    assert "docleak data mark FOLDER takes a folder of pictures as it is" in str(raised.value)
+    (tmp_path / "two\nlines.png").touch()
+    with pytest.raises(DocumentError, match=r"two\\nlines\.png, which is no layout"):
+        detect(tmp_path)
     with pytest.raises(DocumentError, match="is a file, which is no layout"):
         load_pages(str(tmp_path / "photo.png"), seed=0)
     with pytest.raises(DocumentError, match=r"neither a format nor an existing path(.|\n)*Did you mean 'sroie'"):

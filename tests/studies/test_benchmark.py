@@ -69,6 +69,15 @@ def scored(made: tuple[Path, Path], answers: Path, **options: bool) -> dict[str,
     return {track: {name: value.value for name, value in row.items()} for track, row in rows.items()}
 
 
+def test_the_training_of_an_export_tells_of_each_epoch(tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    track = replace(SMALL[-1], epochs=3)
+    export(tmp_path / "b", tmp_path / "k", seed=0, public=True, tracks=(track,), on_case=lambda *one: told.append(one))
+    assert told[0] == (0, 4, "answers-vt5-0") and told[1:] == [
+        (number, 4, f"answers-vt5-0, epoch {number} of 3") for number in (1, 2, 3)
+    ]
+
+
 def test_what_attackers_are_given_holds_no_truth(made: tuple[Path, Path]) -> None:
     folder, key = made
     values = {field.value for page in load(key) for field in page.private_fields}

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from docleak.cli.output import Json, counter, emit
+from docleak.cli.output import Json, counter, emit, working_in
 from docleak.errors import RunError
+from docleak.files import require_place
 
 app = typer.Typer(help="A frozen benchmark in files, for attacks of any framework.", no_args_is_help=True)
 
@@ -40,7 +41,7 @@ def export(
     from docleak.studies.benchmark.export import export as make
 
     hidden = _key_of(folder, key)
-    with counter(quiet=json_output) as on_case:
+    with working_in(folder, whole=True, resumes=False), counter(quiet=json_output) as on_case:
         drawn = secrets.randbits(128) if private else seed
         about = make(folder, hidden, seed=drawn, public=not private, on_case=on_case)
     said = f"Version {about['version']}, edition {about['edition']}: {len(about['cases'])} cases in {folder}."
@@ -65,9 +66,10 @@ def attack(
     from docleak.studies.benchmark.files import opened
 
     ATTACKS.load(name)
-    with counter(quiet=json_output) as on_case:
+    benchmark = opened(folder)
+    with working_in(answers), counter(quiet=json_output) as on_case:
         entry = enter(
-            opened(folder),
+            benchmark,
             answers,
             name,
             budget=budget,
@@ -98,8 +100,8 @@ def score(
     from docleak.studies.benchmark.scoring import enlisted, read_answers, read_key, row_of, table_of
     from docleak.studies.benchmark.scoring import score as measure
 
-    if leaderboard is not None and leaderboard.suffix != ".json":
-        raise RunError(f"--leaderboard is {leaderboard}; expected a file that ends in .json.")
+    if leaderboard is not None:
+        _require_board(leaderboard, folder)
     benchmark = opened(folder)
     given, engine = read_answers(answers, benchmark), load_engine(ocr)
     scores = measure(benchmark, given, read_key(_key_of(folder, key), benchmark), engine,
@@ -108,5 +110,19 @@ def score(
     if leaderboard is not None:
         enlisted(leaderboard, benchmark, row)
     tables = [table_of(track, about, [row]) for track, about in benchmark.about["tracks"].items()]
-    said = "\n\n".join(f"{table.title}\n{table.to_text()}\n{table.caption}" for table in tables)
-    emit(row, said, json_output=json_output)
+    said = [f"{table.title}\n{table.to_text()}\n{table.caption}" for table in tables]
+    said += [f"Leaderboard: {leaderboard}, its page {leaderboard.with_suffix('.md')}"] if leaderboard else []
+    emit(row, "\n\n".join(said), json_output=json_output)
+
+
+def _require_board(file: Path, folder: Path) -> None:
+    """RunError where the leaderboard and its page cannot be written, or would change what is not theirs."""
+    page = file.with_suffix(".md")
+    if file.suffix != ".json":
+        raise RunError(f"--leaderboard is {file}; expected a file that ends in .json.")
+    if file.resolve().is_relative_to(folder.resolve()):
+        raise RunError(f"--leaderboard is {file}; {folder} stays as it was exported. Name a file outside of it.")
+    if page.exists() and not file.exists():
+        raise RunError(f"--leaderboard is {file}, which is new; its page would take the place of {page}. Name another.")
+    for one in (file, page):
+        require_place(one)

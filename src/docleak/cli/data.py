@@ -223,7 +223,7 @@ def _convert_pdfs(
     path: Path, out: Path, values: Path | None, public: str, dpi: float, text_from: str, ocr: str, count: int | None,
     *, json_output: bool,
 ) -> None:  # fmt: skip
-    from docleak.documents.files import require_new
+    from docleak.documents.files import first_of, require_new
     from docleak.documents.pdfs.converting import REVIEW, Conversion, convert, told
     from docleak.errors import DocumentError
     from docleak.metrics.ocr import page_reader
@@ -240,6 +240,10 @@ def _convert_pdfs(
     lines = [*lines[:MOST_TOLD], *([f"... and {len(lines) - MOST_TOLD} more"] if len(lines) > MOST_TOLD else [])]
     if made.without_values and values:
         lines.append(f"PDFs without a value: {', '.join(made.without_values)}")
+    if left := made.left_out:
+        were = "1 picture beside the PDFs was" if len(left) == 1 else f"{len(left)} pictures beside the PDFs were"
+        lines.append(f"{were} left out: {first_of(left)}. Print them as PDFs, too, or mark them alone, in a folder of "
+                     "their own (docleak data mark).")  # fmt: skip
     if values is None:
         lines.append(f"No --values: no word is private yet. Mark fields by mouse: {mark}")
     else:
@@ -253,7 +257,8 @@ def _convert_pdfs(
     emit({"pages": len(made.pages), "out": str(out), "dpi": dpi, "values": made.values,
           "words": {source: made.of(source) for source in ("text layer", "ocr", "none")},
           "remarks": [asdict(remark) | {"placed": remark.placed} for remark in made.remarks],
-          "without_values": made.without_values}, "\n".join(lines), json_output=json_output)  # fmt: skip
+          "without_values": made.without_values, "left_out": made.left_out},
+         "\n".join(lines), json_output=json_output)  # fmt: skip
 
 
 @app.command()
@@ -304,6 +309,7 @@ def mark(
     json_output: Json = False,
 ) -> None:
     """Mark private fields by mouse, in a browser on this machine; ends with Ctrl-C."""
+    from docleak.documents.files import first_of
     from docleak.documents.marking import Marking, MarkingServer
     from docleak.errors import DocumentError
 
@@ -314,8 +320,9 @@ def mark(
         raise DocumentError(
             f"port {port} of 127.0.0.1 cannot be used ({error.strerror}). Pass another --port."
         ) from error
-    emit({"url": server.url, "pages": len(marking)},
-         f"{len(marking)} pages of {folder}. Open {server.url} in a browser here; each change is saved at once. "
+    left = f" Left out, as no pictures that docleak reads: {first_of(marking.left_out)}." if marking.left_out else ""
+    emit({"url": server.url, "pages": len(marking), "left_out": marking.left_out},
+         f"{len(marking)} pages of {folder}.{left} Open {server.url} in a browser here; each change is saved at once. "
          "Ctrl-C ends.", json_output=json_output)  # fmt: skip
     sys.stdout.flush()
     with server, suppress(KeyboardInterrupt):

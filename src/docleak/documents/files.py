@@ -21,6 +21,8 @@ from docleak.files import parse_json
 
 #: File names that are looked at as page images, in order of preference.
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+#: Of pictures that are not read.
+OTHER_PICTURES = (".heic", ".heif", ".avif", ".gif", ".jp2")
 
 #: The mode's bits for writing, of owner, group and others.
 ANYBODY_WRITES = 0o222
@@ -252,9 +254,13 @@ def describe_folder(path: Path) -> str:
     if not path.is_dir():
         return "is a file"
     names = sorted(p.name + ("/" if p.is_dir() else "") for p in path.iterdir())
-    if not names:
-        return "is an empty folder"
-    return f"holds {', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}"
+    return f"holds {first_of(names)}" if names else "is an empty folder"
+
+
+def first_of(names: Sequence[str], shown: int = 8) -> str:
+    """The first names of files in a line, and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]).replace("\n", "\\n") + more
 
 
 def raise_faults(path: Path, faults: Sequence[str], remedy: str) -> None:

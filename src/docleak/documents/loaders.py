@@ -292,6 +292,7 @@ def detect(path: Path) -> str:
         )
         raise DocumentError(
             f"{path} {describe_folder(path)}, which is no layout docleak knows. It looked for{looked}\n"
-            "Give the folder that holds these, or describe your own images in a pages.jsonl (docs/data-format.md)."
+            "Give the folder that holds these, or describe your own images in a pages.jsonl (docs/data-format.md): "
+            "docleak data mark FOLDER takes a folder of pictures as it is, and writes one as you mark what is private."
         )
     return layout

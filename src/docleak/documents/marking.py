@@ -53,6 +53,8 @@ class Marking:
     lines: list[str] = field(init=False)
     places: list[int] = field(init=False)
     version: str = field(init=False)
+    #: Files beside the images of a folder without an index that are none that docleak reads.
+    left_out: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,10 +68,9 @@ class Marking:
             text = read_text(index)
             self.lines, self.version = text.split("\n"), _digest(index)
         else:
-            images = sorted(
-                p.name for p in self.folder.iterdir()
-                if p.suffix.lower() in IMAGE_SUFFIXES and inside(self.folder, p.name) and p.is_file()
-            ) if self.folder.is_dir() else []  # fmt: skip
+            files = sorted(p for p in self.folder.iterdir() if p.is_file()) if self.folder.is_dir() else []
+            images = [p.name for p in files if p.suffix.lower() in IMAGE_SUFFIXES and inside(self.folder, p.name)]
+            self.left_out = [p.name for p in files if p.name not in images and not p.name.startswith(".")]
             if not images:
                 raise DocumentError(
                     f"{self.folder} {describe_folder(self.folder)}; expected page images, or {INDEX} beside them. PDFs "

@@ -54,10 +54,9 @@ def load_study(kind: str) -> type[Study[Any]]:
         sys.path.append(os.getcwd())  # for good: worker processes are given these folders
     try:
         study = resolve(place)
-    except (ImportError, AttributeError, TypeError, ValueError) as fault:
-        raise RunError(f"the study {place!r} cannot be loaded ({raised(fault)}). Is its file on the path?") from fault
     except Exception as fault:  # whatever the file raises while it is imported
-        raise RunError(f"the study {place!r} cannot be loaded: {raised(fault)}.") from fault
+        where = " Its file has to be in the current folder, or installed." * isinstance(fault, ModuleNotFoundError)
+        raise RunError(f"the study {place!r} cannot be loaded: {raised(fault)}.{where}") from fault
     if not (isinstance(study, type) and issubclass(study, Study)):
         raise RunError(f"{place!r} is no study; expected a class made of docleak.studies.study.Study.")
     require_whole(study)

@@ -15,7 +15,16 @@ from docleak.documents.folder import save
 from docleak.documents.page import Field, Image, Page, Word
 from docleak.documents.pages import LazyPages
 from docleak.documents.pdfs.placing import SHOWN, Remark, Sheet, place
-from docleak.documents.pdfs.reading import find_pdfs, opened, page_of, pdf_faults, pdfium, picture, text_layer
+from docleak.documents.pdfs.reading import (
+    find_pdfs,
+    opened,
+    page_of,
+    pdf_faults,
+    pdfium,
+    picture,
+    pictures_beside,
+    text_layer,
+)
 from docleak.documents.pdfs.values import Values, public_keys, read_values
 from docleak.errors import DocumentError
 from docleak.files import write_atomically, write_json
@@ -37,6 +46,8 @@ class Converted:
     remarks: list[Remark] = field(default_factory=list)
     values: int = 0
     without_values: list[str] = field(default_factory=list)
+    #: Pictures that lay beside the PDFs.
+    left_out: list[str] = field(default_factory=list)
 
     def of(self, source: str) -> int:
         """The number of pages whose words came from there: "text layer", "ocr" or "none"."""
@@ -89,7 +100,7 @@ def convert(
     raise_faults(path, faults, "Nothing was written.")
     known = read_values(values, counts) if values else Values()
     public = public_keys(conversion.public, known.keys)
-    done = Converted()
+    done = Converted(left_out=pictures_beside(path))
     total = min(sum(counts.values()), limit or sum(counts.values()))
 
     def also(draft: Path) -> None:

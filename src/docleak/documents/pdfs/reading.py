@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from docleak.documents.files import describe_folder, inside
+from docleak.documents.files import IMAGE_SUFFIXES, OTHER_PICTURES, describe_folder, inside
 from docleak.documents.page import Image, Word
 from docleak.documents.ranges import MOST_PIXELS
 from docleak.errors import DocumentError, MissingExtraError
@@ -67,6 +67,12 @@ def find_pdfs(path: Path) -> dict[str, Path]:
             raise DocumentError(f"{file} and {named[name]} have one name but for the suffix's case; rename one.")
         named[name] = file
     return named
+
+
+def pictures_beside(path: Path) -> list[str]:
+    """Names of the pictures in the folder at ``path``, and of those in it, which are no PDFs."""
+    suffixes = (*IMAGE_SUFFIXES, *OTHER_PICTURES)
+    return sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.suffix.lower() in suffixes)
 
 
 @contextmanager

@@ -136,6 +136,9 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
     faults += ["a column has no name"] if "" in header else []
     faults += [] if "file" in header else [f"no column 'file' among {', '.join(header) or 'none'}"]
     faults += [] if set(header) - set(ABOUT) else ["no column with values"]
+    if len(alone := set(PER_VALUE) & set(header)) == 1:
+        (missing,) = set(PER_VALUE) - alone
+        faults.append(f"the column {alone.pop()!r} is there without {missing!r}")
     raise_faults(path, faults, REMEDY)
 
 

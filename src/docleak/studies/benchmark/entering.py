@@ -25,7 +25,7 @@ from docleak.attacks.registries import ATTACKS
 from docleak.documents.files import to_box
 from docleak.documents.page import Word
 from docleak.errors import AttackError, RunError
-from docleak.files import drafted_folder, parse_json, read_json_object, write_json, write_png
+from docleak.files import TEMPORARY, drafted_folder, parse_json, read_json_object, write_json, write_png
 from docleak.models import load_model, pixels_of
 from docleak.models.base import DocumentModel, Encoded, image_of, trainable
 from docleak.models.vlm.model import VisionLanguage
@@ -64,7 +64,7 @@ def enter(
         "name": f"docleak {attack}", "version": benchmark.about["version"], "edition": benchmark.edition,
         "about": f"docleak benchmark attack --attack {attack} --budget {budget} --seed {seed}", "commit": commit,
     }  # fmt: skip
-    if answers.is_dir() and any(answers.iterdir()):
+    if answers.is_dir() and any(not path.name.startswith(TEMPORARY) for path in answers.iterdir()):
         there = read_json_object(answers / ENTRY, error=RunError, advice="Pass a new folder.")
         if {**there, "commit": commit} != entry:
             raise RunError(

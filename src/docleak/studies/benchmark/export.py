@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from docleak.attacks.answers.asking import AnswersView, Item, ask
 from docleak.documents import Page
 from docleak.documents.files import require_new
 from docleak.documents.folder import save
-from docleak.errors import ModelError
+from docleak.errors import ModelError, RunError
 from docleak.files import drafted_folder, read_json_object, reported, write_atomically, write_json, write_png
 from docleak.models import load_model, pixels_of
 from docleak.models.base import DocumentModel, trainable
@@ -53,14 +54,18 @@ def export(
 ) -> dict[str, Any]:  # fmt: skip
     """Write ``folder`` for attackers and ``key`` for the scorer, each whole or not at all; returns benchmark.json.
 
-    With ``public`` the seed stands in both, so that everybody can make the key; else in the key alone. Raises
-    DocumentError where one of the folders is not new, and ModelError where adapters are asked for without peft.
+    With ``public`` the seed stands in both, so that everybody can make the key; else in the key alone. ``on_case`` is
+    told of cases and of a release's epochs, which take longest. Raises DocumentError where one of the folders is not
+    new, RunError where one lies in the other, and ModelError where adapters are asked for without peft.
     """
+    if folder.resolve().is_relative_to(key.resolve()) or key.resolve().is_relative_to(folder.resolve()):
+        raise RunError(f"the key's folder is {key}, the benchmark's {folder}; expected two apart. Name another --key.")
     require_new(folder, "benchmarks")
     require_new(key, "keys of a benchmark")
     if any(track.rank for track in tracks):
         load_peft()
     names = [name for track in tracks for name in track.names()]
+    done, total = 0, sum(len(track.names()) * (1 + track.trained) for track in tracks)
     truth: dict[str, dict[str, Any]] = {}
     pages: list[Page] = []
     with reported(folder), drafted_folder(folder) as draft:
@@ -68,9 +73,11 @@ def export(
         for track in tracks:
             source = _model_of(track, draft / MODELS)
             for case in track.names():
-                on_case(len(truth), len(names), case)
+                on_case(done, total, case)
                 write = _answers if track.sent == "answers" else _updates
-                truth[case], behind, pixels = write(draft / CASES / case, track, case, source, seed)
+                steps = partial(_epoch, on_case, done, total, f"{case}, epoch", track.epochs)
+                truth[case], behind, pixels = write(draft / CASES / case, track, case, source, seed, steps)
+                done += 1 + track.trained
                 exact |= pixels
                 pages += behind
         about = {
@@ -85,6 +92,14 @@ def export(
         told = {"version": VERSION, "edition": about["edition"], "seed": str(seed), "cases": truth}
         save(pages, key, also=lambda place: write_json(place / KEY, told))
     return about
+
+
+def _epoch(
+    on_case: Callable[[int, int, str], None], done: int, total: int, label: str, epochs: int, seen: int, count: int
+) -> None:
+    """Tell of an epoch when its last example was seen."""
+    if seen % count == 0:
+        on_case(done + seen // count, total, f"{label} {seen // count} of {epochs}")
 
 
 def _model_of(track: Track, models: Path) -> str:
@@ -105,7 +120,7 @@ def _model_of(track: Track, models: Path) -> str:
 
 
 def _updates(
-    place: Path, track: Track, case: str, source: str, seed: int
+    place: Path, track: Track, case: str, source: str, seed: int, on_examples: Callable[[int, int], None]
 ) -> tuple[dict[str, Any], list[Page], dict[str, bytes]]:
     """Write one case of updates; returns its truth, pages, and the pixels that everybody may see."""
     model = load_model(source)
@@ -167,14 +182,15 @@ def _save(file: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def _answers(
-    place: Path, track: Track, case: str, source: str, seed: int
+    place: Path, track: Track, case: str, source: str, seed: int, on_examples: Callable[[int, int], None]
 ) -> tuple[dict[str, Any], list[Page], dict[str, bytes]]:
     """Train the released model, and write what it answers about pages that nobody trained on."""
     release, model = release_behind(track, case, seed), load_model(source)
     plan = LocalPlan(epochs=track.epochs, batch_size=16, learning_rate=1e-3, optimiser="adamw")
     train_in_place(
-        model, release.trained, plan, client="release", rng=np.random.default_rng(drawn(seed, case, "order"))
-    )
+        model, release.trained, plan, client="release", rng=np.random.default_rng(drawn(seed, case, "order")),
+        on_examples=on_examples,
+    )  # fmt: skip
     items = [Item(page, question) for page in release.asked for question in page.questions]
     lines = [
         json.dumps({

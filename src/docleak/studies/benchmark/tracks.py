@@ -48,6 +48,11 @@ class Track:
     asked: int = 2
     epochs: int = 16
 
+    @property
+    def trained(self) -> int:
+        """Epochs that making a case takes."""
+        return self.epochs if self.sent == "answers" else 0
+
     def names(self) -> tuple[str, ...]:
         """Of its cases."""
         return tuple(f"{self.name}-{number}" for number in range(self.cases))

@@ -62,7 +62,8 @@ def pages_for(model: DocumentModel, documents: str, *, count: int, seed: int) ->
     if not chosen:
         raise DocumentError(
             f"none of the {len(source)} pages of {documents!r} has a private field with a place on the page; an audit "
-            "needs to know what to look for. Add 'fields' to pages.jsonl (see docs/data-format.md)."
+            "needs to know what to look for. Mark them by mouse (docleak data mark FOLDER), or add 'fields' to "
+            "pages.jsonl (docs/data-format.md)."
         )
     return chosen
 

@@ -91,12 +91,14 @@ def train_locally(
 
 
 def train_in_place(
-    model: DocumentModel, pages: Sequence[Page], plan: LocalPlan, *, client: str, rng: np.random.Generator
-) -> LocalSteps:
+    model: DocumentModel, pages: Sequence[Page], plan: LocalPlan, *, client: str, rng: np.random.Generator,
+    on_examples: Callable[[int, int], None] = lambda seen, count: None,
+) -> LocalSteps:  # fmt: skip
     """The steps of a round, with an optimiser of its own, from the weights that ``model`` holds.
 
     ``rng`` orders the examples, draws what the objective draws, and seeds dropout (torch's global generator, which is
-    put back). Raises FederationError for a client without examples, and for a loss that is not finite.
+    put back). ``on_examples`` is told after each step how many examples all steps saw, and how many there are. Raises
+    FederationError for a client without examples, and for a loss that is not finite.
     """
     objective = objective_of(plan.objective)
     examples = objective.examples(pages)
@@ -121,6 +123,7 @@ def train_in_place(
                 optimiser.step()
                 losses.append(loss)
                 batches.append(numbers)
+                on_examples(sum(map(len, batches)), len(examples))
                 if not math.isfinite(losses[-1]):
                     raise FederationError(
                         f"client {client!r}: the loss of step {len(losses)} is {losses[-1]}. Lower the learning rate, "
