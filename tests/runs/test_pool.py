@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,7 @@ def test_who_died_is_told_once_all_are_gathered() -> None:
 PARENT = """
 import sys, time
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from tests.runs.test_pool import Counting, compute
@@ -164,3 +167,19 @@ def alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_an_interrupt_waits_for_the_workers_that_are_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was begun and not yet known was not ended, and failed by itself, with a traceback."""
+    submit = ProcessPoolExecutor.submit
+    ended: list[int | None] = []
+
+    def interrupted(pool: ProcessPoolExecutor, *args: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return submit(pool, *args)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupted)
+    monkeypatch.setattr(BaseProcess, "terminate", lambda process: ended.append(process.pid))
+    with pytest.raises(KeyboardInterrupt):
+        list(results(print, ["a", "b"], workers=2, on_progress=lambda *event: None))
+    assert len(set(ended)) == 2 and signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -20,6 +20,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from types import FrameType
 from typing import Any, TypeVar
 
 from docleak.errors import MissingExtraError, RunError
@@ -97,7 +98,8 @@ def _in_processes(
     processes: dict[int, BaseProcess] = {}
     at_work: dict[int, str] = {}
     try:
-        futures = {pool.submit(_in_worker, number): task for number, task in enumerate(tasks)}
+        with _interrupted_after():  # a worker that is being started would not be known, and so not ended
+            futures = {pool.submit(_in_worker, number): task for number, task in enumerate(tasks)}
         waiting: set[Future[Exception | None]] = set(futures)
         while waiting:
             processes |= dict(pool._processes or {})
@@ -116,6 +118,23 @@ def _in_processes(
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+@contextmanager
+def _interrupted_after() -> Iterator[None]:
+    """Ctrl-C within has its effect at the end; seconds later, where the first worker imports its libraries."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        before(*came[0])
 
 
 def _context() -> BaseContext:
