@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -121,6 +122,11 @@ def test_two_runs_side_by_side(call: Call, runs: Path) -> None:
     matched = next(one for one in comparison["differences"] if one["measure"] == "gradient-explained")
     assert matched["paired"] and matched["difference"]["groups"] == matched["first"]["n"] > 1, "by the same pages"
     assert "No setting differs." in call("compare", "plain", "plain")[1]
+    shutil.copytree(runs / "defended", runs / "half")
+    shutil.rmtree(next((runs / "half" / "units").iterdir()))
+    doubt = "Of the second, LayoutLMv3 (tiny), start of federated training: The run is not finished: "
+    code, out, _ = call("compare", "plain", "half", "--markdown", "half.md")
+    assert code == 0 and doubt in out and doubt in (runs / "half.md").read_text() and "so the two differ" not in out
 
 
 def test_a_redacted_edition_holds_no_true_value(call: Call, runs: Path) -> None:

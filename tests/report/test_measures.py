@@ -223,3 +223,26 @@ def test_the_schema_is_published_and_holds() -> None:
 def test_what_has_no_interval_is_not_said_to_have_one() -> None:
     (one,) = check(Policy(rule=(Rule(measure=FIELDS, at_most=0.2),)), [fields(0.0)], NOTHING)
     assert one.outcome is Outcome.UNTOLD and "no interval" in one.why and "the interval reaches" not in one.why
+
+
+def test_a_low_number_with_doubts_does_not_differ_for_sure() -> None:
+    """Of an unfinished run, or one whose self-test failed, nothing read was told as a sure difference."""
+    rng, much = np.random.default_rng, counted([1.0, 0.9] * 5)
+    little = replace(counted([0.0, 0.1] * 5), doubts=("The self-test failed.",))
+    assert difference(much, little, rng(0), same=True).differs is None
+    assert difference(little, much, rng(0), same=True).differs is None, "whichever is first"
+    assert difference(much, replace(little, doubts=()), rng(0), same=True).differs is True
+    doubted = replace(much, doubts=("The run is not finished.",))
+    assert difference(replace(little, doubts=()), doubted, rng(0), same=True).differs is True, "more takes nothing back"
+
+
+def test_the_least_and_the_greatest_page_bound_no_difference() -> None:
+    one = Measure(EXPLAINED, "model", Estimate(0.7, 0.1, 0.9, 2, 2), by={"a": (0.7, 1), "b": (0.7, 1)})
+    told = difference(one, one, np.random.default_rng(0), same=True)
+    assert not told.bounded and told.estimate.low is None and told.estimate.value == 0
+
+
+def test_a_claim_beside_none_is_told_as_that() -> None:
+    claim, none = (Measure(CLAIMED, "m", Estimate.exactly(e), unbounded=e is None) for e in (2.0, None))
+    told = difference(none, claim, np.random.default_rng(0), same=True).estimate
+    assert told.value is None and told.why == f"none claimed in the first, {claim.text} in the second"

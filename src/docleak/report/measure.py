@@ -3,6 +3,7 @@ lists, and that two runs are compared by."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -110,6 +111,11 @@ class Measure:
                 "estimate": self.estimate.to_json()}  # fmt: skip
 
 
+def holding(name: str, held: object) -> str:
+    """A name and a digest of what is held: a group of one name that holds something else is another one."""
+    return f"{name} {hashlib.sha256(str(held).encode(errors='surrogatepass')).hexdigest()[:16]}"
+
+
 def measured(groups: Sequence[tuple[str, float, int]]) -> dict[str, tuple[float, int]]:
     """(group, sum, count) summed by group."""
     sums: dict[str, tuple[float, int]] = {}
@@ -144,11 +150,22 @@ class Difference:
     paired: bool
     bounded: bool = False
 
+    @property
+    def differs(self) -> bool | None:
+        """Whether the interval says that the two differ; None where it does, and the lower number has doubts."""
+        low, high = self.estimate.low, self.estimate.high
+        if low is None or high is None or low <= 0 <= high:
+            return False
+        return None if (self.first if low > 0 else self.second).doubts else True
+
 
 def difference(first: Measure, second: Measure, rng: np.random.Generator, *, same: bool) -> Difference:
     """Second less first. Where ``same`` says that groups of one name are one document, and both have the same, each
     resample draws them for both; else each is drawn for itself. Without groups there is a difference and no interval.
     """
+    if first.unbounded or second.unbounded:
+        why = f"{first.text} in the first, {second.text} in the second"
+        return Difference(first, second, Estimate(None, why=why), False)
     if first.estimate.value is None or second.estimate.value is None:
         lacking = (one.estimate.why for one in (first, second) if one.estimate.value is None)
         why = next(filter(None, lacking), "not measured in both")
@@ -168,7 +185,7 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
             drawn += sign * _drawn(ours, theirs, rng, paired=paired)
     tail = expanded_tail(least, LEVEL)
     low, high = (float(end) for end in np.quantile(drawn, (tail, 1 - tail)))
-    bounded = low == high
+    bounded = low == high and first.what != EXPLAINED  # whose ends are the least and the greatest page
     if bounded:  # every resample gave the same: the ends of both intervals bound it
         ends = [getattr(one.estimate, end) for one, end in
                 ((second, "low"), (first, "high"), (second, "high"), (first, "low"))]  # fmt: skip

@@ -90,6 +90,17 @@ def test_intervals_that_exclude_little_are_no_all_clear() -> None:
     assert not any("No all-clear" in line for line in sentences(record(0.01, 0.4, -0.1, memory_high=0.5)))
 
 
+def test_a_provider_of_one_name_and_other_documents_is_another_one() -> None:
+    def held(hidden: str) -> set[str]:
+        of = record(-0.01, 0.45, -0.1)
+        rows = [{"key": "provider_name", "provider": "A", "member": 1, "document": "d", "question": "q",
+                 "hidden": hidden, "accuracy": 0.0}]  # fmt: skip
+        told = measures_of({**of, "memorisation": {**of["memorisation"], "answers": rows}})
+        return {name for one in told for name in one.by}
+
+    assert held("A SE") == held("A SE") and len(held("A SE") | held("A AG")) == 2
+
+
 def test_what_was_asked_for_and_not_measured_is_said_and_is_no_all_clear() -> None:
     """A key that no document shows, and an attack that had too few providers, were left out without a word."""
     clean = record(-0.01, 0.45, -0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from docleak.report.measure import (
     MEMORY,
     SHOWN,
     Measure,
+    holding,
     measured,
     shift,
 )
@@ -82,9 +84,13 @@ def _memory(record: Record, name: str) -> list[Measure]:
     measures = [Measure(MEMORY, f"{name}, {_words(key)}", Estimate(None, why=why)) for key, why in lacking.items()]
     for key, of in numbers_in(record, "memorisation").items():
         rows = [row for row in record["memorisation"].get("answers", ()) if row["key"] == key]
+        held = defaultdict[str, list[str]](list)
+        for row in rows:
+            held[str(row["provider"])].append(str([row.get(part) for part in ("document", "question", "hidden")]))
+        groups = {provider: holding(provider, sorted(asked)) for provider, asked in held.items()}
         by, less = (
-            measured([(str(r["provider"]), float(r["accuracy"]), 1) for r in rows if bool(r["member"]) is inside])
-            for inside in (True, False)
+            measured([(groups[str(r["provider"])], float(r["accuracy"]), 1) for r in rows if bool(r["member"]) is side])
+            for side in (True, False)
         )
         gap = of["gap_acc"] if of["gap_acc"].low is not None else replace(of["gap_acc"], why=FEW)
         measures.append(Measure(MEMORY, f"{name}, {_words(key)}", gap, by=by, less=less))
