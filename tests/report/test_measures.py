@@ -159,6 +159,31 @@ def test_files_for_continuous_integration(tmp_path: Path) -> None:
     assert [r["locations"][0]["physicalLocation"]["region"]["startLine"] for r in run["results"]] == [2, 5]
 
 
+def test_rules_of_one_bound_on_two_parts_are_two_rules() -> None:
+    """SARIF showed a finding of the one with the words and the reason of the other."""
+    rules = Policy(rule=tuple(Rule(measure=FIELDS, at_most=0.2, of=of, why=f"for {of}") for of in ("model", "other")))
+    other = replace(fields(0.9, 0.8, 1.0), of="other")
+    (run,) = json.loads(sarif(check(rules, [fields(0.9, 0.8, 1.0), other], NOTHING), Path("p.toml")))["runs"]
+    described = run["tool"]["driver"]["rules"]
+    for result, of in zip(run["results"], ("model", "other"), strict=True):
+        assert f" of {of} at most 20.0%" in described[result["ruleIndex"]]["shortDescription"]["text"]
+        assert result["message"]["text"].endswith(f"The rule is there for: for {of}")
+
+
+def test_a_bound_is_printed_as_it_is() -> None:
+    for bound, text in ((0.5, "50.0%"), (0.0125, "1.25%"), (0.0004, "0.04%"), (0.9996, "99.96%"), (0.07, "7.0%")):
+        assert Rule(measure=FIELDS, at_most=bound).sentence == f"private fields read at most {text}"
+    assert Rule(measure=SHOWN, at_most=8).sentence.endswith("at most 8.000")
+    assert Rule(measure=CLAIMED, at_most=0.00025).sentence.endswith("at most 0.00025")
+    assert Rule(measure="document-auc", at_most=0.6).sentence == "documents told (AUC) at most 0.600"
+
+
+@pytest.mark.parametrize("of", ["", "model|", " "])
+def test_a_name_of_nothing_is_refused(of: str) -> None:
+    with pytest.raises(ValueError, match="a name of nothing"):
+        Rule(measure="fields-read", at_most=1, of=of)
+
+
 def valid(log: dict[str, Any]) -> None:
     """Against sections 3.13 to 3.58 of the standard, as far as docleak writes them."""
     jsonschema.validate(log, LOG, jsonschema.Draft7Validator, format_checker=jsonschema.FormatChecker())
