@@ -83,6 +83,7 @@ class Measure:
     ``doubts`` say why a low number is no all-clear. ``by`` holds what the number was computed from, by document or
     provider; where it is a difference, ``less`` holds the other side. ``unbounded``: there is no claim at
     all. ``most``: what could have been shown at most. ``counted``: what counts as read, where it is no value as such.
+    ``printed``: the number in words, where it takes more than its value, such as delta and unit of an epsilon.
     """
 
     what: str
@@ -94,12 +95,15 @@ class Measure:
     unbounded: bool = False
     most: float | None = None
     counted: str = ""
+    printed: str = ""
 
     @property
     def text(self) -> str:
         """The number with its interval, or why there is none."""
         if self.unbounded:
             return "none claimed"
+        if self.printed:
+            return self.printed
         percent = MEASURES[self.what].percent
         return self.estimate.text(1 if percent else 3, percent=percent) if self.estimate.value is not None else (
             self.estimate.why or "not measured"

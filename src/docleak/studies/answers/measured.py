@@ -6,8 +6,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from docleak.metrics.estimate import Estimate
-from docleak.privacy.empirical import from_counts, from_one_run
+from docleak.privacy.accounting import claimed_in_words
+from docleak.privacy.empirical import LowerBound, from_one_run, from_scores
 from docleak.report.measure import (
     CLAIMED,
     DOCUMENT_AUC,
@@ -25,7 +28,7 @@ from docleak.report.measure import (
 )
 from docleak.report.severity import Severity
 from docleak.studies.answers.measures import DELTA
-from docleak.studies.answers.membership import CALLED
+from docleak.studies.answers.membership import CALLED, CONFIDENCE, NO_GUESS
 from docleak.studies.answers.record import Record, best_attack, measured_in, not_measured, numbers_in
 from docleak.studies.answers.verdict import fields_known, severity_of, unsound
 
@@ -137,14 +140,21 @@ def _greatest(rates: Sequence[Estimate]) -> Estimate:
 
 
 def _epsilon(record: Record, name: str) -> list[Measure]:
-    claimed, shown = record["bill"]["epsilon"], measured_in(record)
-    measures = [Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)]
+    bill, shown = record["bill"], measured_in(record)
+    claimed = bill["epsilon"]
+    printed = claimed_in_words(claimed, bill["delta"], bill.get("unit", ""))
+    measures = [Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None, printed=printed)]
     if shown is None:
         return measures
     inside, others = (int(record["membership"][side]) for side in ("members", "others"))
-    delta, called = record["bill"]["delta"] or DELTA, 2 * round(CALLED * (inside + others))
-    proof = "canaries" in str(record["membership"]["remarks"].get("Measured"))
-    most = from_one_run(inside + others, called, called, delta) if proof else (
-        from_counts(inside // 2, inside // 2, 0, others // 2, delta) if min(inside, others) > 1 else None
-    )  # fmt: skip
-    return [*measures, Measure(SHOWN, name, Estimate.exactly(shown), most=most.epsilon if most else None)]
+    said = str(record["membership"]["remarks"].get("Measured"))
+    delta, called = bill["delta"] or DELTA, 2 * round(CALLED * (inside + others))
+    if "canaries" in said:
+        most = from_one_run(inside + others, called, called, delta).epsilon
+    else:  # by scores that tell every member from every other
+        ranks = np.arange(inside + others, dtype=np.float64)
+        split = bool(inside and others)
+        most = from_scores(ranks, ranks >= others, delta, rng=np.random.default_rng(0)).epsilon if split else 0.0
+    printed = LowerBound(shown, delta, CONFIDENCE, "", "").in_words
+    doubts = (f"{said[0].upper()}{said[1:]}.",) if NO_GUESS in said else ()
+    return [*measures, Measure(SHOWN, name, Estimate.exactly(shown), doubts, most=most, printed=printed)]

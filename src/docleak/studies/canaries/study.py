@@ -12,7 +12,7 @@ import numpy as np
 from docleak.documents.page import Image
 from docleak.metrics.estimate import Estimate
 from docleak.models.loading import load_model
-from docleak.privacy.accounting import rounded_down, rounded_up
+from docleak.privacy.accounting import claimed_in_words, rounded_down, rounded_up
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.empirical import LowerBound, held_against, jointly
 from docleak.report.measure import CLAIMED, SHOWN, Measure
@@ -227,8 +227,11 @@ def _measures(record: Mapping[str, Any]) -> tuple[Measure, ...]:
     """What is shown, of what so many guesses could have shown, and what is claimed."""
     name, claimed = f"training with {record['training']}", record["epsilon_claimed"]
     doubts = (f"{_fit(record)}.",) if _above_claim(record) else ()
-    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), doubts, most=record["most"])
-    return shown, Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)
+    best = max(jointly(_bounds(record)).values(), key=lambda bound: bound.epsilon)
+    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), doubts, most=record["most"],
+                    printed=best.in_words)  # fmt: skip
+    return shown, Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None,
+                          printed=claimed_in_words(claimed, best.delta, best.unit))  # fmt: skip
 
 
 def _fitted(record: Mapping[str, Any]) -> float:

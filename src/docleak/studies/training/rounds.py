@@ -15,6 +15,7 @@ import numpy as np
 from docleak.errors import RunError
 from docleak.files import reported, write_atomically
 from docleak.metrics.estimate import Estimate
+from docleak.privacy.accounting import claimed_in_words
 from docleak.report.measure import CLAIMED, Measure
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, learning_curves, picture
@@ -96,7 +97,7 @@ def reading_of(
     run: Run, claim: str, text: str, facts: Mapping[str, Any], tables: Mapping[str, Table], body: Any
 ) -> Reading:
     """The part says what holds for the model, ``claim``; nothing is measured of what it gives away."""
-    claimed = [lineage.get("epsilon")] if (lineage := facts.get("lineage")) else []  # several trainings: none in common
+    claimed = [lineage] if (lineage := facts.get("lineage")) else []  # several trainings: none in common
     part = Part("training", Severity.UNMEASURED, claim, label="Trained, not attacked")
     return Reading(
         question="What was trained, and what does that promise?",
@@ -104,7 +105,11 @@ def reading_of(
         parts=(part,), counted=f"What holds for the model: {claim}",
         sections=(Section("training", "Training", "How the training went", body),), lines=tuple(text.splitlines()),
         results={"training": facts}, tables=tables, limits=LIMITS, runs=(run_facts(run.path, run.manifest()),),
-        measures=tuple(Measure(CLAIMED, "training", Estimate.exactly(e), unbounded=e is None) for e in claimed),
+        measures=tuple(
+            Measure(CLAIMED, "training", Estimate.exactly(of.get("epsilon")), unbounded=of.get("epsilon") is None,
+                    printed=claimed_in_words(of.get("epsilon"), of.get("delta"), of.get("unit", "")))
+            for of in claimed
+        ),
         shows="",
         scope=Scope("A training, not attacked", "what its lineage records", "nobody: nothing was attacked", model=True,
                     remedy="docleak audit answers"),
