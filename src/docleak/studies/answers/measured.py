@@ -142,7 +142,7 @@ def _greatest(rates: Sequence[Estimate]) -> Estimate:
 def _epsilon(record: Record, name: str) -> list[Measure]:
     bill, shown = record["bill"], measured_in(record)
     claimed = bill["epsilon"]
-    printed = claimed_in_words(claimed, bill["delta"], bill.get("unit", ""))
+    printed = claimed_in_words(claimed, bill.get("delta"), bill.get("unit", ""))
     measures = [Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None, printed=printed)]
     if shown is None:
         return measures
