@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -73,6 +74,15 @@ def test_the_gate_fails_on_the_undefended_and_passes_on_the_defended(call: Call,
     assert [line for line in GITLAB["leak"]["script"] if line.startswith("docleak audit")] == [AUDIT]
 
 
+def test_the_reason_for_a_rule_is_printed_beside_what_breaks_it(call: Call) -> None:
+    code, out, _ = call("check", "plain", "--policy", "policy.toml")
+    assert code == 1 and "The rule is there for: DPIA, measure 3" in out
+    code, out, _ = call("check", "plain", "--policy", "policy.toml", "--json")
+    assert json.loads(out)["checked"][0]["rule_is_for"] == "DPIA, measure 3"
+    assert "DPIA" not in call("check", "defended", "--policy", "policy.toml")[1]
+    assert not docleak.load_run("plain").measures()["unbounded"].any(), "told of epsilons that nobody claims alone"
+
+
 def test_what_cannot_be_told_or_read_is_neither(call: Call, runs: Path) -> None:
     (runs / "other.toml").write_text("[[rule]]\nmeasure = 'memorisation'\nat_most = 1\n")
     code, out, _ = call("check", "defended", "--policy", "other.toml", "--json")
@@ -121,6 +131,11 @@ def test_two_runs_side_by_side(call: Call, runs: Path) -> None:
     matched = next(one for one in comparison["differences"] if one["measure"] == "gradient-explained")
     assert matched["paired"] and matched["difference"]["groups"] == matched["first"]["n"] > 1, "by the same pages"
     assert "No setting differs." in call("compare", "plain", "plain")[1]
+    shutil.copytree(runs / "defended", runs / "half")
+    shutil.rmtree(next((runs / "half" / "units").iterdir()))
+    doubt = "Of the second, LayoutLMv3 (tiny), start of federated training: The run is not finished: "
+    code, out, _ = call("compare", "plain", "half", "--markdown", "half.md")
+    assert code == 0 and doubt in out and doubt in (runs / "half.md").read_text() and "so the two differ" not in out
 
 
 def test_a_redacted_edition_holds_no_true_value(call: Call, runs: Path) -> None:

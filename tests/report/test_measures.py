@@ -159,6 +159,31 @@ def test_files_for_continuous_integration(tmp_path: Path) -> None:
     assert [r["locations"][0]["physicalLocation"]["region"]["startLine"] for r in run["results"]] == [2, 5]
 
 
+def test_rules_of_one_bound_on_two_parts_are_two_rules() -> None:
+    """SARIF showed a finding of the one with the words and the reason of the other."""
+    rules = Policy(rule=tuple(Rule(measure=FIELDS, at_most=0.2, of=of, why=f"for {of}") for of in ("model", "other")))
+    other = replace(fields(0.9, 0.8, 1.0), of="other")
+    (run,) = json.loads(sarif(check(rules, [fields(0.9, 0.8, 1.0), other], NOTHING), Path("p.toml")))["runs"]
+    described = run["tool"]["driver"]["rules"]
+    for result, of in zip(run["results"], ("model", "other"), strict=True):
+        assert f" of {of} at most 20.0%" in described[result["ruleIndex"]]["shortDescription"]["text"]
+        assert result["message"]["text"].endswith(f"The rule is there for: for {of}")
+
+
+def test_a_bound_is_printed_as_it_is() -> None:
+    for bound, text in ((0.5, "50.0%"), (0.0125, "1.25%"), (0.0004, "0.04%"), (0.9996, "99.96%"), (0.07, "7.0%")):
+        assert Rule(measure=FIELDS, at_most=bound).sentence == f"private fields read at most {text}"
+    assert Rule(measure=SHOWN, at_most=8).sentence.endswith("at most 8.000")
+    assert Rule(measure=CLAIMED, at_most=0.00025).sentence.endswith("at most 0.00025")
+    assert Rule(measure="document-auc", at_most=0.6).sentence == "documents told (AUC) at most 0.600"
+
+
+@pytest.mark.parametrize("of", ["", "model|", " "])
+def test_a_name_of_nothing_is_refused(of: str) -> None:
+    with pytest.raises(ValueError, match="a name of nothing"):
+        Rule(measure="fields-read", at_most=1, of=of)
+
+
 def valid(log: dict[str, Any]) -> None:
     """Against sections 3.13 to 3.58 of the standard, as far as docleak writes them."""
     jsonschema.validate(log, LOG, jsonschema.Draft7Validator, format_checker=jsonschema.FormatChecker())
@@ -223,3 +248,26 @@ def test_the_schema_is_published_and_holds() -> None:
 def test_what_has_no_interval_is_not_said_to_have_one() -> None:
     (one,) = check(Policy(rule=(Rule(measure=FIELDS, at_most=0.2),)), [fields(0.0)], NOTHING)
     assert one.outcome is Outcome.UNTOLD and "no interval" in one.why and "the interval reaches" not in one.why
+
+
+def test_a_low_number_with_doubts_does_not_differ_for_sure() -> None:
+    """Of an unfinished run, or one whose self-test failed, nothing read was told as a sure difference."""
+    rng, much = np.random.default_rng, counted([1.0, 0.9] * 5)
+    little = replace(counted([0.0, 0.1] * 5), doubts=("The self-test failed.",))
+    assert difference(much, little, rng(0), same=True).differs is None
+    assert difference(little, much, rng(0), same=True).differs is None, "whichever is first"
+    assert difference(much, replace(little, doubts=()), rng(0), same=True).differs is True
+    doubted = replace(much, doubts=("The run is not finished.",))
+    assert difference(replace(little, doubts=()), doubted, rng(0), same=True).differs is True, "more takes nothing back"
+
+
+def test_the_least_and_the_greatest_page_bound_no_difference() -> None:
+    one = Measure(EXPLAINED, "model", Estimate(0.7, 0.1, 0.9, 2, 2), by={"a": (0.7, 1), "b": (0.7, 1)})
+    told = difference(one, one, np.random.default_rng(0), same=True)
+    assert not told.bounded and told.estimate.low is None and told.estimate.value == 0
+
+
+def test_a_claim_beside_none_is_told_as_that() -> None:
+    claim, none = (Measure(CLAIMED, "m", Estimate.exactly(e), unbounded=e is None) for e in (2.0, None))
+    told = difference(none, claim, np.random.default_rng(0), same=True).estimate
+    assert told.value is None and told.why == f"none claimed in the first, {claim.text} in the second"

@@ -120,7 +120,7 @@ def check(
     except DocleakError as error:
         fail(str(error), json_output=json_output, code=2)
     outcome = overall(checked)
-    lines = [f"{str(one.outcome).upper():14}  {one.rule.sentence}; {one.part}: {one.why}" for one in checked]
+    lines = [f"{str(one.outcome).upper():14}  {one.rule.sentence}; {one.part}: {one.told}" for one in checked]
     value = {"outcome": str(outcome), "exit_code": outcome.code, "checked": [one.to_json() for one in checked]}
     emit(value, "\n".join([*lines, "", f"Policy: {outcome}."]), json_output=json_output)
     raise typer.Exit(outcome.code)

@@ -70,6 +70,12 @@ def rounded_down(epsilon: float) -> str:
     return _to_four_digits(epsilon, ROUND_FLOOR) if 0 < epsilon < math.inf else f"{epsilon:.4g}"
 
 
+def claimed_in_words(epsilon: float | None, delta: float | None, unit: str) -> str:
+    """ "7.999 at delta 0.001 per provider"; "" where nothing is claimed."""
+    at = f" at delta {rounded_up(delta)}" if delta is not None else ""
+    return f"{rounded_up(epsilon)}{at}{f' per {unit}' if unit else ''}" if epsilon is not None else ""
+
+
 def _to_four_digits(number: float, rounding: str) -> str:
     exact = Decimal(repr(float(number)))
     return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 3), rounding=rounding)):.4g}"

@@ -59,6 +59,12 @@ class LowerBound:
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     method: str = EXACT
 
+    @property
+    def in_words(self) -> str:
+        """ "at least 1.234 at delta 1e-05 per provider, 0.95 confidence"; "" where nothing is shown."""
+        at = f"at delta {self.delta:.3g} per {self.unit}, {_in_digits(self.confidence)} confidence"
+        return f"at least {rounded_down(self.epsilon)} {at}" if self.epsilon > 0 else ""
+
     def sentence(self) -> str:
         """The claim with everything it depends on."""
         return (

@@ -30,7 +30,7 @@ def junit(checked: Sequence[Checked], run: str) -> bytes:
         if one.outcome is not Outcome.PASS:
             kind = "failure" if one.outcome is Outcome.FINDING else "error"
             told = ElementTree.SubElement(case, kind, {"message": _xml(one.why), "type": str(one.outcome)})
-            told.text = _xml(f"{one.why} {one.rule.why}".strip())
+            told.text = _xml(one.told)
     return _written(root)
 
 
@@ -66,7 +66,7 @@ def sarif(checked: Sequence[Checked], policy: Path) -> bytes:
             "ruleIndex": numbers[one.rule.id],
             "kind": "fail" if one.outcome is Outcome.FINDING else "open",
             "level": "error" if one.outcome is Outcome.FINDING else "none",
-            "message": {"text": f"{one.part}: {one.outcome}. {one.why}"},
+            "message": {"text": f"{one.part}: {one.outcome}. {one.told}"},
             "locations": [{
                 "physicalLocation": {
                     "artifactLocation": {"uri": quote(policy.as_posix())},

@@ -3,6 +3,7 @@ lists, and that two runs are compared by."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -82,6 +83,7 @@ class Measure:
     ``doubts`` say why a low number is no all-clear. ``by`` holds what the number was computed from, by document or
     provider; where it is a difference, ``less`` holds the other side. ``unbounded``: there is no claim at
     all. ``most``: what could have been shown at most. ``counted``: what counts as read, where it is no value as such.
+    ``printed``: the number in words, where it takes more than its value, such as delta and unit of an epsilon.
     """
 
     what: str
@@ -93,12 +95,15 @@ class Measure:
     unbounded: bool = False
     most: float | None = None
     counted: str = ""
+    printed: str = ""
 
     @property
     def text(self) -> str:
         """The number with its interval, or why there is none."""
         if self.unbounded:
             return "none claimed"
+        if self.printed:
+            return self.printed
         percent = MEASURES[self.what].percent
         return self.estimate.text(1 if percent else 3, percent=percent) if self.estimate.value is not None else (
             self.estimate.why or "not measured"
@@ -110,12 +115,19 @@ class Measure:
                 "estimate": self.estimate.to_json()}  # fmt: skip
 
 
-def claimed(of: str, epsilon: float | None, unit: str = "") -> Measure:
-    """The epsilon of a claim, None for none. A bound on epsilon is on a provider's: of a claim per single ``unit`` of
-    those that a provider may have several of, a low number is no all-clear."""
+def claimed(of: str, epsilon: float | None, printed: str, unit: str = "") -> Measure:
+    """The epsilon of a claim, None for none, ``printed`` with all that it holds of. A bound on epsilon is on a
+    provider's: of a claim per single ``unit`` of those that a provider may have several of, a low number is no
+    all-clear."""
     less = unit in ("document", "record")
     doubts = (f"It is per {unit}, and one provider may have several: of all of them together more is given away.",)
-    return Measure(CLAIMED, of, Estimate.exactly(epsilon), doubts * less, unbounded=epsilon is None)
+    estimate = Estimate.exactly(epsilon)
+    return Measure(CLAIMED, of, estimate, doubts * less, unbounded=epsilon is None, printed=printed)
+
+
+def holding(name: str, held: object) -> str:
+    """A name and a digest of what is held: a group of one name that holds something else is another one."""
+    return f"{name} {hashlib.sha256(str(held).encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
 def measured(groups: Sequence[tuple[str, float, int]]) -> dict[str, tuple[float, int]]:
@@ -152,11 +164,22 @@ class Difference:
     paired: bool
     bounded: bool = False
 
+    @property
+    def differs(self) -> bool | None:
+        """Whether the interval says that the two differ; None where it does, and the lower number has doubts."""
+        low, high = self.estimate.low, self.estimate.high
+        if low is None or high is None or low <= 0 <= high:
+            return False
+        return None if (self.first if low > 0 else self.second).doubts else True
+
 
 def difference(first: Measure, second: Measure, rng: np.random.Generator, *, same: bool) -> Difference:
     """Second less first. Where ``same`` says that groups of one name are one document, and both have the same, each
     resample draws them for both; else each is drawn for itself. Without groups there is a difference and no interval.
     """
+    if first.unbounded or second.unbounded:
+        why = f"{first.text} in the first, {second.text} in the second"
+        return Difference(first, second, Estimate(None, why=why), False)
     if first.estimate.value is None or second.estimate.value is None:
         lacking = (one.estimate.why for one in (first, second) if one.estimate.value is None)
         why = next(filter(None, lacking), "not measured in both")
@@ -176,7 +199,7 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
             drawn += sign * _drawn(ours, theirs, rng, paired=paired)
     tail = expanded_tail(least, LEVEL)
     low, high = (float(end) for end in np.quantile(drawn, (tail, 1 - tail)))
-    bounded = low == high
+    bounded = low == high and first.what != EXPLAINED  # whose ends are the least and the greatest page
     if bounded:  # every resample gave the same: the ends of both intervals bound it
         ends = [getattr(one.estimate, end) for one, end in
                 ((second, "low"), (first, "high"), (second, "high"), (first, "low"))]  # fmt: skip

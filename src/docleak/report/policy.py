@@ -63,13 +63,16 @@ class Rule(BaseModel):
                 share = ", a share (0.05 is 5 %)" if most == 1 else ""
                 expected = f"0 to 1{share}" if most == 1 else "0 or more"
                 raise ValueError(f"at_most is {self.at_most:g}; {self.measure} takes {expected}")
+        if not all(self.patterns):
+            raise ValueError(f"of is {self.of!r}, which has a name of nothing; * stands for anything")
         return self
 
     @property
     def id(self) -> str:
         """A short name for machines."""
         bound = self.at_worst or f"{self.at_most:g}"
-        return f"{self.measure}-at-{'worst' if self.at_worst else 'most'}-{bound}"
+        of = "" if self.of == "*" else f"-of-{self.of}"
+        return f"{self.measure}-at-{'worst' if self.at_worst else 'most'}-{bound}{of}"
 
     @property
     def sentence(self) -> str:
@@ -77,7 +80,8 @@ class Rule(BaseModel):
         of = "" if self.of == "*" else f" of {self.of}"
         if self.at_most is None:
             return f"the verdict{of} is at worst {str(self.at_worst)!r}"
-        return f"{MEASURES[self.measure].head.lower()}{of} at most {number_of(self.at_most, self.measure)}"
+        head = MEASURES[self.measure].head
+        return f"{head[0].lower()}{head[1:]}{of} at most {_bound(self.at_most, self.measure)}"
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -106,9 +110,15 @@ class Checked:
     outcome: Outcome
     why: str
 
+    @property
+    def told(self) -> str:
+        """``why``, and, of what does not pass, the policy's own reason for the rule."""
+        reason = self.rule.why if self.outcome is not Outcome.PASS else ""
+        return f"{self.why} The rule is there for: {reason}" if reason else self.why
+
     def to_json(self) -> dict[str, Any]:
         return {"rule": self.rule.id, "requires": self.rule.sentence, "part": self.part, "outcome": str(self.outcome),
-                "why": self.why}  # fmt: skip
+                "why": self.why, "rule_is_for": self.rule.why}  # fmt: skip
 
 
 def read_policy(file: Path) -> Policy:
@@ -200,6 +210,13 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
         return Checked(rule, one.of, Outcome.PASS, _passed(one))
     why = estimate.why or "no interval" if high is None else f"the interval reaches {number_of(high, one.what)}"
     return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}: {why}.")
+
+
+def _bound(value: float, what: str) -> str:
+    """As the measure prints its numbers, or with more digits where these would be another bound."""
+    text, scale = number_of(value, what), 100 if MEASURES[what].percent else 1
+    exact = f"{scale * value:.10g}"
+    return text if float(text.rstrip("%").replace(",", "")) == float(exact) else exact + "%" * (scale == 100)
 
 
 def _passed(one: Measure) -> str:

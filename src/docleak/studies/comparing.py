@@ -19,6 +19,12 @@ from docleak.studies.results import flat
 
 #: Characters of a setting that are shown.
 LENGTH = 160
+#: What the interval of a difference says (``Difference.differs``).
+SURE = {
+    True: "so the two differ",
+    False: "so no difference could be told",
+    None: "but the lower number has doubts, so whether the two differ could not be told",
+}
 
 
 @dataclass(frozen=True)
@@ -37,21 +43,34 @@ class Comparison:
         lines += [f"Changed: {name}, from {before} to {after}." for name, before, after in self.changed]
         lines += [] if self.changed else ["No setting differs."]
         lines += [self._said(one) for one in self.differences]
+        lines += self.doubts
         return lines + [f"Measured in one of the two only: {name}." for name in self.alone]
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why a low number of either run is no all-clear, each once."""
+        return list(dict.fromkeys(
+            f"Of the {which}, {side.of}: {doubt}" for one in self.differences
+            for which, side in (("first", one.first), ("second", one.second)) for doubt in side.doubts
+        ))  # fmt: skip
 
     def _said(self, one: Difference) -> str:
         head, of = MEASURES[one.first.what].head, _named(one)
         change = one.estimate
         if change.value is None:
             return f"{head}, {of}: could not be compared ({change.why})."
-        how = "paired over the same" if one.paired else "not paired: other documents or providers, or no count by them;"
+        how = (
+            "paired over the same"
+            if one.paired
+            else "not paired: other documents, providers or clients, or other content;"
+        )
         how = "no resample differs, so bounded by the ends of both intervals, over" if one.bounded else how
         ends = f"{one.first.text} to {one.second.text}"
         moved = f"by {_change(one)}"
         if change.low is None or change.high is None:
             return f"{head}, {of}: {ends}, {moved}; {change.why or 'no interval'}."
-        sure = "so the two differ" if change.low > 0 or change.high < 0 else "so no difference could be told"
-        return f"{head}, {of}: {ends}, {moved}, {how} {change.groups} documents or providers; {sure}."
+        sure = SURE[one.differs]
+        return f"{head}, {of}: {ends}, {moved}, {how} {change.groups} documents, providers or clients; {sure}."
 
     def table(self) -> Table:
         """A row per measure of both."""
@@ -63,7 +82,10 @@ class Comparison:
                 "change": _changed_by(one), "paired": _kind(one),
             }) for one in self.differences
         ]  # fmt: skip
-        caption = "95 % intervals, bootstrap over documents or providers; paired ones draw the same ones for both runs."
+        caption = " ".join([
+            "95 % intervals, bootstrap over documents, providers or clients; paired ones draw the same ones for both "
+            "runs.", *self.doubts,
+        ])  # fmt: skip
         return Table("", columns, rows, caption, first="Of")
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +99,7 @@ class Comparison:
                  "difference": one.estimate.to_json(), "paired": one.paired, "bounded": one.bounded}
                 for one in self.differences
             ],
-            "alone": list(self.alone), "lines": self.lines(),
+            "alone": list(self.alone), "doubts": self.doubts, "lines": self.lines(),
         }  # fmt: skip
 
 
@@ -143,7 +165,7 @@ def _named(one: Difference) -> str:
 
 def _signed(value: float, one: Difference) -> str:
     text = number_of(value, one.first.what).removesuffix("%")
-    return text if value < 0 else f"+{text}"
+    return f"+{text.removeprefix('-')}" if value >= 0 or not text.strip("-0.") else text
 
 
 def _change(one: Difference) -> str:

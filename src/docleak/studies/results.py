@@ -71,12 +71,13 @@ class Results:
         }
 
     def measures(self) -> pandas.DataFrame:
-        """A row per number that a policy can bound: ``measure``, ``of``, ``value``, ``low``, ``high``, ``n``."""
+        """A row per number that a policy can bound: ``measure``, ``of``, ``value``, ``low``, ``high``, ``n``;
+        ``unbounded``: no epsilon is claimed, which a policy takes for a finding."""
         import pandas
 
         readings = read_runs(runs_at(self.paths))
-        rows = [{"measure": one.what, "of": one.of, **one.estimate.to_json(), "doubts": " ".join(one.doubts)}
-                for reading in readings for one in reading.measures]  # fmt: skip
+        rows = [{"measure": one.what, "of": one.of, **one.estimate.to_json(), "unbounded": one.unbounded,
+                 "doubts": " ".join(one.doubts)} for reading in readings for one in reading.measures]  # fmt: skip
         return pandas.DataFrame(rows, columns=None if rows else ["measure", "of", "value", "low", "high", "n"])
 
     def write(self, file: str | os.PathLike[str]) -> Path:

@@ -18,11 +18,14 @@ from docleak.privacy.lineage import PUBLIC, Lineage, Trained, claim_of
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.report.measure import CLAIMED, MEMBERSHIP, MEMORY, SHOWN
+from docleak.report.policy import Policy, Rule, check
 from docleak.report.severity import Severity
+from docleak.report.severity import overall as verdict_of
 from docleak.studies.answers import measures
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.measured import compared_with, measures_of
 from docleak.studies.answers.measures import Bench
+from docleak.studies.answers.membership import NO_GUESS
 from docleak.studies.answers.reading import _threat, chart, comparison
 from docleak.studies.answers.store import Bill, bill_of
 from docleak.studies.answers.study import AnswersStudy
@@ -88,6 +91,37 @@ def test_intervals_that_exclude_little_are_no_all_clear() -> None:
     assert not any("No all-clear" in line for line in sentences(record(-0.01, 0.45, -0.1)))
     assert not any("No all-clear" in line for line in sentences({**planted, "control": True}))
     assert not any("No all-clear" in line for line in sentences(record(0.01, 0.4, -0.1, memory_high=0.5)))
+
+
+def test_an_epsilon_is_printed_with_what_it_depends_on() -> None:
+    """A claim of 7.9981 was printed as 7.998, below itself, and without its delta and unit."""
+    of = record(-0.01, 0.45, -0.1)
+    of["bill"] = {"epsilon": 7.9981, "delta": 1e-3, "unit": "provider", "claim": ""}
+    of["membership"]["numbers"]["AZK"]["epsilon_measured"] = Estimate.exactly(0.12349).to_json()
+    told = {one.what: one.text for one in measures_of(of)}
+    assert told[CLAIMED] == "7.999 at delta 0.001 per provider"
+    assert told[SHOWN] == "at least 0.1234 at delta 0.001 per provider, 0.95 confidence"
+
+
+@pytest.mark.parametrize(("members", "others", "said"), [(20, 20, "x"), (1, 40, "x"), (0, 4, "x"), (20, 20, NO_GUESS)])
+def test_an_epsilon_that_could_not_have_been_shown_is_no_pass(members: int, others: int, said: str) -> None:
+    """Of one provider on a side no bound was known, and a gate passed; of all scores equal there is nothing to show."""
+    of = record(-0.01, 0.45, -0.1)
+    of["membership"] |= {"members": members, "others": others, "remarks": {"Measured": said}}
+    policy = Policy(rule=(Rule(measure="epsilon-measured", at_most=1.0),))
+    (one,) = check(policy, measures_of(of), verdict_of([], ""))
+    assert one.outcome == ("pass" if (members, said) == (20, "x") else "could not tell")
+
+
+def test_a_provider_of_one_name_and_other_documents_is_another_one() -> None:
+    def held(hidden: str) -> set[str]:
+        of = record(-0.01, 0.45, -0.1)
+        rows = [{"key": "provider_name", "provider": "A", "member": 1, "document": "d", "question": "q",
+                 "hidden": hidden, "accuracy": 0.0}]  # fmt: skip
+        told = measures_of({**of, "memorisation": {**of["memorisation"], "answers": rows}})
+        return {name for one in told for name in one.by}
+
+    assert held("A SE") == held("A SE") and len(held("A SE") | held("A AG")) == 2
 
 
 def test_what_was_asked_for_and_not_measured_is_said_and_is_no_all_clear() -> None:

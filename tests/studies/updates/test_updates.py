@@ -579,6 +579,11 @@ def test_whose_updates_were_measured_and_how_many(tmp_path: Path) -> None:
     assert two.measures[0].of == "all clients"
     assert read_run(run_of(tmp_path / "3", "a", clients=["a=pages of a"])).measures[0].of == "client a"
     assert read_run(run_of(tmp_path / "4", "ab", clients=["a", "b"])).measures[0].of == "clients a, b"
+    seen = {*one.measures[0].by, *read_run(run_of(tmp_path / "6", "a", seed=1)).measures[0].by}
+    assert len(seen) == 1
+    other = run_of(tmp_path / "7", "a")
+    other.write_unit("a", {**other.record("a"), "examples": 9}, {})
+    assert len(seen | set(read_run(other).measures[0].by)) == 2, "a client of one name with other pages is another"
     half = run_of(tmp_path / "5", "ab")
     (half.folder("b") / "unit.json").unlink()
     assert read_run(half).measures[0].of == "client a", "of the other nothing is known"

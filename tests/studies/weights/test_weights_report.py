@@ -208,6 +208,15 @@ def test_few_documents_that_exclude_little_allow_no_all_clear() -> None:
     assert measure.doubts == ("An improvement factor of 1.72 is not excluded (1: no better than public data).",)
 
 
+def test_a_document_of_one_name_and_other_fields_is_another_one() -> None:
+    held, same, other = (
+        fields_measured(table(WRONG, WRONG, (1.3, 0.9, 1.7)), {n: {"document": n, "value": v} for n, v in of.items()},
+                        name="m", planned=2, rng=np.random.default_rng(0)).by
+        for of in ({"a": "1", "b": "2"}, {"a": "1", "b": "2"}, {"a": "1", "b": "3"})
+    )  # fmt: skip
+    assert set(held) == set(same) and len(set(held) & set(other)) == 1
+
+
 def test_nothing_read_on_three_documents_excludes_little() -> None:
     """3 fields of 3 documents were "nothing found", and an improvement factor above 1.00 "excluded"; 0 of 3 allow 71 %,
     and one whole reading more makes IpF 9."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from docleak.metrics.estimate import Estimate
-from docleak.privacy.empirical import from_one_run, from_scores
+from docleak.privacy.accounting import claimed_in_words
+from docleak.privacy.empirical import LowerBound, from_one_run, from_scores
 from docleak.privacy.mechanism import Unit
 from docleak.report.measure import (
     DOCUMENT_AUC,
@@ -21,12 +23,13 @@ from docleak.report.measure import (
     SHOWN,
     Measure,
     claimed,
+    holding,
     measured,
     shift,
 )
 from docleak.report.severity import Severity
 from docleak.studies.answers.measures import DELTA
-from docleak.studies.answers.membership import CALLED
+from docleak.studies.answers.membership import CALLED, CONFIDENCE, NO_GUESS
 from docleak.studies.answers.record import Record, best_attack, measured_in, not_measured, numbers_in
 from docleak.studies.answers.verdict import fields_known, severity_of, unsound
 
@@ -85,9 +88,13 @@ def _memory(record: Record, name: str) -> list[Measure]:
     measures = [Measure(MEMORY, f"{name}, {_words(key)}", Estimate(None, why=why)) for key, why in lacking.items()]
     for key, of in numbers_in(record, "memorisation").items():
         rows = [row for row in record["memorisation"].get("answers", ()) if row["key"] == key]
+        held = defaultdict[str, list[str]](list)
+        for row in rows:
+            held[str(row["provider"])].append(str([row.get(part) for part in ("document", "question", "hidden")]))
+        groups = {provider: holding(provider, sorted(asked)) for provider, asked in held.items()}
         by, less = (
-            measured([(str(r["provider"]), float(r["accuracy"]), 1) for r in rows if bool(r["member"]) is inside])
-            for inside in (True, False)
+            measured([(groups[str(r["provider"])], float(r["accuracy"]), 1) for r in rows if bool(r["member"]) is side])
+            for side in (True, False)
         )
         gap = of["gap_acc"] if of["gap_acc"].low is not None else replace(of["gap_acc"], why=FEW)
         measures.append(Measure(MEMORY, f"{name}, {_words(key)}", gap, by=by, less=less))
@@ -135,16 +142,21 @@ def _greatest(rates: Sequence[Estimate]) -> Estimate:
 
 def _epsilon(record: Record, name: str) -> list[Measure]:
     bill, shown = record["bill"], measured_in(record)
-    unit = bill.get("unit", "")
-    measures = [claimed(name, bill["epsilon"], "" if "documents" in record and unit == Unit.DOCUMENT else unit)]
+    unit, delta = bill.get("unit", ""), bill.get("delta")
+    printed = claimed_in_words(bill["epsilon"], delta, unit)
+    alike = "documents" in record and unit == Unit.DOCUMENT  # the audit, too, is of single documents
+    measures = [claimed(name, bill["epsilon"], printed, "" if alike else unit)]
     if shown is None:
         return measures
     inside, others = (int(record["membership"][side]) for side in ("members", "others"))
-    delta, called = bill["delta"] or DELTA, 2 * round(CALLED * (inside + others))
-    proof = "canaries" in str(record["membership"]["remarks"].get("Measured"))
-    told_apart = np.arange(inside + others) >= others  # every member above all others: no scores show more
-    most = from_one_run(inside + others, called, called, delta) if proof else (
-        from_scores(told_apart.astype(float), told_apart, delta, rng=np.random.default_rng(0))
-        if min(inside, others) else None
-    )  # fmt: skip
-    return [*measures, Measure(SHOWN, name, Estimate.exactly(shown), most=most.epsilon if most else None)]
+    said = str(record["membership"]["remarks"].get("Measured"))
+    delta, called = delta or DELTA, 2 * round(CALLED * (inside + others))
+    if "canaries" in said:
+        most = from_one_run(inside + others, called, called, delta).epsilon
+    else:  # by scores that tell every member from every other
+        ranks = np.arange(inside + others, dtype=np.float64)
+        split = bool(inside and others)
+        most = from_scores(ranks, ranks >= others, delta, rng=np.random.default_rng(0)).epsilon if split else 0.0
+    printed = LowerBound(shown, delta, CONFIDENCE, "", "").in_words
+    doubts = (f"{said[0].upper()}{said[1:]}.",) if NO_GUESS in said else ()
+    return [*measures, Measure(SHOWN, name, Estimate.exactly(shown), doubts, most=most, printed=printed)]

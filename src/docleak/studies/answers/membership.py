@@ -24,6 +24,8 @@ from docleak.privacy.empirical import LowerBound, from_one_run, from_scores, rig
 CALLED = 0.25
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+#: What a measured epsilon says of replies whose losses tell nobody from another.
+NO_GUESS = "there is nothing to guess by"
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def measured_epsilon(
     scores = np.array([_loss(public, name) - _loss(target, name) for name in names])
     members = np.array([truth[name] for name in names])
     if np.ptp(scores) == 0:
-        evidence = f"the scores of all {len(names)} providers are equal, so that there is nothing to guess by"
+        evidence = f"the scores of all {len(names)} providers are equal, so that {NO_GUESS}"
         return LowerBound(0.0, delta, CONFIDENCE, evidence, "0 holds of everything")
     rng = np.random.default_rng(seed)
     if coins != 0.5:

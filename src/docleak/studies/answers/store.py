@@ -69,8 +69,8 @@ class Bill:
 
     def to_json(self) -> dict[str, Any]:
         """What a record says of it."""
-        said = {"epsilon": self.claim.epsilon, "delta": self.claim.delta, "claim": self.claim.sentence,
-                "unit": self.claim.unit}  # fmt: skip
+        said = {"epsilon": self.claim.epsilon, "delta": self.claim.delta, "unit": str(self.claim.unit),
+                "claim": self.claim.sentence}  # fmt: skip
         return {**{key: value for key, value in asdict(self).items() if key not in ("model", "claim")}, **said}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from docleak.documents.page import Image
 from docleak.metrics.estimate import Estimate
 from docleak.models.loading import load_model
-from docleak.privacy.accounting import rounded_down, rounded_up
+from docleak.privacy.accounting import claimed_in_words, rounded_down, rounded_up
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.empirical import LowerBound, held_against, jointly
 from docleak.report.measure import SHOWN, Measure, claimed
@@ -229,8 +229,11 @@ def _measures(record: Mapping[str, Any]) -> tuple[Measure, ...]:
     """What is shown, of what so many guesses could have shown, and what is claimed."""
     name = f"training with {record['training']}"
     doubts = (f"{_fit(record)}.",) if _above_claim(record) else ()
-    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), doubts, most=record["most"])
-    return shown, claimed(name, record["epsilon_claimed"])
+    best = max(jointly(_bounds(record)).values(), key=lambda bound: bound.epsilon)
+    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), doubts, most=record["most"],
+                    printed=best.in_words)  # fmt: skip
+    epsilon = record["epsilon_claimed"]
+    return shown, claimed(name, epsilon, claimed_in_words(epsilon, best.delta, best.unit))
 
 
 def _fitted(record: Mapping[str, Any]) -> float:

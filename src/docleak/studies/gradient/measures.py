@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from docleak.metrics.estimate import Estimate
-from docleak.report.measure import EXPLAINED, FIELDS, Measure, measured
+from docleak.report.measure import EXPLAINED, FIELDS, Measure, holding, measured
 from docleak.report.severity import OUTSIDE, Cell
 from docleak.studies.gradient.findings import FLOORS
 from docleak.studies.gradient.results import ModelResult, Unit
@@ -64,10 +63,10 @@ def categories_of(models: Sequence[ModelResult]) -> tuple[str, ...]:
 
 
 def _page(unit: Unit) -> str:
-    return f"{unit.page} {hashlib.sha256(str(unit.identity).encode(errors='surrogatepass')).hexdigest()[:16]}"
+    return holding(unit.page, unit.identity)
 
 
 def _document(model: ModelResult, document: str) -> str:
     """The document's name and a digest of what its pages hold: of one name and other content it is another one."""
     held = sorted({str(field.identity[:-1]) for field in model.findings.fields if field.document == document})
-    return f"{document} {hashlib.sha256(''.join(held).encode(errors='surrogatepass')).hexdigest()[:16]}"
+    return holding(document, "".join(held))

@@ -15,6 +15,7 @@ import numpy as np
 from docleak.errors import RunError
 from docleak.files import reported, write_atomically
 from docleak.metrics.estimate import Estimate
+from docleak.privacy.accounting import claimed_in_words
 from docleak.report.measure import claimed
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, learning_curves, picture
@@ -104,7 +105,11 @@ def reading_of(
         parts=(part,), counted=f"What holds for the model: {claim}",
         sections=(Section("training", "Training", "How the training went", body),), lines=tuple(text.splitlines()),
         results={"training": facts}, tables=tables, limits=LIMITS, runs=(run_facts(run.path, run.manifest()),),
-        measures=tuple(claimed("training", one.get("epsilon"), one.get("unit", "")) for one in lineages),
+        measures=tuple(
+            claimed("training", one.get("epsilon"),
+                    claimed_in_words(one.get("epsilon"), one.get("delta"), one.get("unit", "")), one.get("unit", ""))
+            for one in lineages
+        ),
         shows="",
         scope=Scope("A training, not attacked", "what its lineage records", "nobody: nothing was attacked", model=True,
                     remedy="docleak audit answers"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from docleak.metrics import PageScore
-from docleak.report.measure import FIELDS, Measure, measured, share_of
+from docleak.report.measure import FIELDS, Measure, holding, measured, share_of
 from docleak.report.severity import Cell, Part, Severity, judge, worst
 from docleak.report.templating import percent
 from docleak.studies.fields import cell_of
@@ -126,7 +127,7 @@ def fields_measured(
     """The share of private fields that the better of the two routes gives of the updates of ``whose``: fields all of
     whose tokens are in the set of tokens read, where that is more than chance, though it gives no value as such, or
     that are read from pictures. Intervals over clients. ``missing`` are sentences on what of the run is not there."""
-    groups, doubts = list[tuple[str, float, int]](), [*missing]
+    groups, pages, doubts = list[tuple[str, float, int]](), defaultdict[str, list[str]](list), [*missing]
     tokens, fields, values = 0, 0, 0
     for record in records:
         words, seen = record["words"], Pictures.of(record["pictures"])
@@ -138,11 +139,12 @@ def fields_measured(
             held = words["fields"][0] if beyond_chance(words) or (words["precision"] or 0) >= SURE else 0
         read, tried = (seen.cells.count(Cell.READ), judge(seen.cells).of) if seen else (0, 0)
         groups.append((str(record["client"]), float(max(held, read)), max(of, tried)))
+        pages[str(record["client"])].append(str(_pages_in(record)))
         tokens, fields, values = tokens + held, fields + of, values + read
         doubts += doubts_of(record)
         if severity_of(record) is Severity.UNTOLD or not (told and seen):
             doubts.append(f"{name_of(record)}: words, pictures or both could not be told.")
-    by = measured(groups)
+    by = {holding(client, pages[client]): count for client, count in measured(groups).items()}
     share = share_of(by, np.random.default_rng(0))
     given = (
         f"{values} {'was' if values == 1 else 'were'} read from pictures" if values else "no value was given as such"
@@ -150,6 +152,19 @@ def fields_measured(
     how = f"all tokens of {tokens} of {fields} fields are in the set of tokens read, without order; {given}"
     measure = Measure(FIELDS, whose, share, tuple(dict.fromkeys(doubts)), by, counted=how if tokens else "")
     return (measure,) if groups else ()
+
+
+def _pages_in(record: Mapping[str, Any]) -> list[Any]:
+    """What the record says of the client's pages, whatever was read of them."""
+    fields = [
+        [page.get("page"), [[field.get("key"), field.get("value")] for field in page.get("fields", ())]]
+        for page in record["pictures"].get("ceiling", ())
+    ]
+    return [
+        *(record.get(key) for key in ("round", "examples", "pages", "categories")),
+        record["words"].get("true"),
+        fields,
+    ]
 
 
 def counted(records: Sequence[Mapping[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import first_of
-from docleak.report.measure import FIELDS, Measure, measured, share_of
+from docleak.report.measure import FIELDS, Measure, holding, measured, share_of
 from docleak.report.severity import Part, Severity
 from docleak.studies.weights.table import GameTable, Ranked
 
@@ -103,8 +104,12 @@ def fields_measured(
 ) -> Measure:
     """The share of scrubbed fields read word for word that public data do not tell; intervals over documents."""
     public = {field.name for field in table.baseline if field.match.perfect}
+    held = defaultdict[str, list[str]](list)
+    for unit in (units[field.name] for field in table.fields):
+        held[str(unit["document"])].append(str([unit.get(key) for key in ("page", "key", "value")]))
+    groups = {document: holding(document, sorted(fields)) for document, fields in held.items()}
     by = measured([
-        (str(units[field.name]["document"]), float(field.match.perfect and field.name not in public), 1)
+        (groups[str(units[field.name]["document"])], float(field.match.perfect and field.name not in public), 1)
         for field in table.fields
     ])  # fmt: skip
     left = _left(table, planned)
