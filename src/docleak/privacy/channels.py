@@ -164,7 +164,7 @@ def _page(shape: Shape) -> Channel:
     if shape.aggregation == "secure":
         if shape.clients in SUMMED:
             return Channel("page", State.UNTOLD, SUMS, "measured")
-        said = f"a sum over {shape.clients} clients was not measured; {SUMS}"
+        said = f"a sum over {shape.clients} client{'s' * (shape.clients != 1)} was not measured; {SUMS}"
         return Channel("page", State.UNTOLD, said, "nothing known")
     return _spanned(shape, "page", CHANCE)
 

@@ -62,7 +62,7 @@ class LowerBound:
     @property
     def in_words(self) -> str:
         """ "at least 1.234 at delta 1e-05 per provider, 0.95 confidence"; "" where nothing is shown."""
-        at = f"at delta {self.delta:.3g} per {self.unit}, {_in_digits(self.confidence)} confidence"
+        at = f"at delta {rounded_down(self.delta)} per {self.unit}, {_in_digits(self.confidence)} confidence"
         return f"at least {rounded_down(self.epsilon)} {at}" if self.epsilon > 0 else ""
 
     def sentence(self) -> str:
