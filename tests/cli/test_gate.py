@@ -155,6 +155,16 @@ def test_a_redacted_edition_holds_no_true_value(call: Call, runs: Path) -> None:
     assert (runs / "plain" / "report.html").read_text("utf-8") == full
 
 
+def test_a_redacted_edition_does_not_say_in_which_folder_the_run_is(call: Call, runs: Path) -> None:
+    """A notice names the run, by a place that is struck however the run was named."""
+    shutil.copytree(runs / "plain", runs / "acme-mutual")
+    file = runs / "acme-mutual" / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "docleak": "0.0.9"}))
+    assert call("report", "acme-mutual", "--redacted")[0] == 0
+    page = (runs / "acme-mutual" / "report-redacted.html").read_text("utf-8")
+    assert "[redacted]: computed by docleak 0.0.9" in page and "acme-mutual" not in page
+
+
 def test_a_kind_of_data_for_a_key_that_no_private_field_has_is_told(call: Call, runs: Path) -> None:
     """Not refused: one description serves several reports."""
     (runs / "about.toml").write_text('[fields]\ntotl = "amounts"\ntax_number = "numbers"\n')

@@ -54,3 +54,15 @@ def test_names_of_pages_and_places_are_struck(tmp_path: Path) -> None:
     assert private_values([record]) == {"Jane Roe 1990", "ACME 7", "file 12"}
     settings = {"documents": f"folder:{tmp_path}", "models": ["donut-start", "/home/alice/model"], "seed": 3, "of": "."}
     assert places(settings) == {str(tmp_path), "/home/alice/model"}
+
+
+def test_where_documents_are_is_struck_wherever_the_report_is_written(tmp_path: Path) -> None:
+    """A relative place is not there, seen from another folder."""
+    settings = {
+        "documents": "acme claims", "members": "folder:acme-in", "division": {"documents": "issuers", "seed": 0},
+        "clients": ["north=acme-north", "clinic-b"], "models": ["acme/model"], "test_documents": ["synthetic"],
+        "updates": "acme-a,sroie:acme-b", "public_documents": "sroie:acme-c:split=test",
+    }  # fmt: skip
+    found = places(settings)
+    assert {"acme claims", "acme-in", "acme-north", "acme-a", "acme-b", "acme-c"} <= found
+    assert not found & {"issuers", "acme/model", "synthetic", "north", "clinic-b", "test"}

@@ -13,12 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from docleak.spec import split_name
+from docleak.spec import names, split_name
 
 #: Keys under which records of any kind hold true private values, and names of pages and whose they are.
 PRIVATE = ("value", "answer", "hidden", "true", "page", "document", "provider")
 #: Keys of results that hold words of docleak's own.
 OURS = ("format", "severity", "measure", "kind", "docleak", "created", "signature", "code")
+#: Keys of settings that say where documents, or what was trained on them, are; and what docleak makes itself.
+MATERIAL = (
+    "documents", "test_documents", "public_documents", "members", "non_members", "division", "updates",
+    "documents of clients", "before", "after", "gradient_file", "pairs", "corpus",
+)  # fmt: skip
+MADE = ("synthetic", "shipped", "issuers", "scenes")
+#: Options behind a place: "sroie:PLACE:split=test".
+OPTIONS = r":[\w-]+=[^:]*$"
 STRUCK = "[redacted]"
 #: Between the words of a value, and an attribute of a tag.
 SPACE, ATTRIBUTE = r"(?:\s|&nbsp;)*", r"""([\w:-]+)=("[^"]*"|'[^']*')"""
@@ -47,15 +55,25 @@ def _texts(item: Any, *, private: bool = False) -> Iterator[str]:
         yield item
 
 
-def places(settings: Any) -> frozenset[str]:
-    """Every text of a run's settings that is a place on this machine, alone or as "FORMAT:PLACE"."""
+def places(settings: Any, *, material: bool = False) -> frozenset[str]:
+    """Every text of a run's settings that is a place on this machine, alone or as "FORMAT:PLACE", or that says where
+    documents are (``material``: at a key of MATERIAL), though from another folder nothing is seen there."""
     if isinstance(settings, Mapping):
-        return frozenset().union(*map(places, settings.values()))
+        clients = settings.get("clients")
+        folders = [of.partition("=")[2] for of in clients] if isinstance(clients, list | tuple) else []  # ID=FOLDER
+        known = {**settings, "documents of clients": folders}
+        return frozenset().union(*(places(of, material=key in MATERIAL) for key, of in known.items()))
     if isinstance(settings, list | tuple):
-        return frozenset().union(*map(places, settings))
+        return frozenset().union(*(places(of, material=material) for of in settings))
     if not isinstance(settings, str):
         return frozenset()
-    return frozenset(text for text in (settings, split_name(settings)[1]) if _is_place(text))
+    whole = {settings, *names(settings), re.sub(OPTIONS, "", settings)} if material else {settings}
+    texts = whole | {split_name(text)[1] for text in whole}
+    return frozenset(text for text in texts if _is_place(text) or (material and _says_where(text)))
+
+
+def _says_where(text: str) -> bool:
+    return len(text) >= WITH_LETTER and ":" not in text and text not in MADE
 
 
 def _is_place(text: str) -> bool:

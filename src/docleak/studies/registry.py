@@ -121,7 +121,8 @@ def _with_versions(reading: Reading, runs: Sequence[Run]) -> Reading:
     if not others:
         return reading
     said = f"computed by docleak {', '.join(others)}, and read by {__version__}"
-    return replace(reading, notices=(f"{', '.join(str(run.path) for run in runs)}: {said}.", *reading.notices))
+    where = ", ".join(str(run.path.absolute()) for run in runs)  # as a redacted edition strikes them
+    return replace(reading, notices=(f"{where}: {said}.", *reading.notices))
 
 
 def runs_at(paths: Sequence[Path]) -> list[Run]:
