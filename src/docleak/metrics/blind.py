@@ -38,12 +38,7 @@ def blind_auc(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_], *
     is told labels. That holds of those on one side, too: with theirs apart, fair draws had an AUC of 0.54.
     AttackError for fewer than FOLDS documents of a kind.
     """
-    fewest = int(min(members.sum(), (~members).sum()))
-    if fewest < FOLDS:
-        raise AttackError(
-            f"the sets have {int(members.sum())} and {int((~members).sum())} documents; expected {FOLDS} or more of "
-            "each, so that a blind classifier can be trained beside the attack."
-        )
+    require_enough(int(members.sum()), int((~members).sum()))
     texts = [_text(pages) for pages in documents]
     numbers = np.stack([np.mean([_numbers(page) for page in pages], axis=0) for pages in documents])
     scores, folds = np.zeros(len(texts)), StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
@@ -53,6 +48,15 @@ def blind_auc(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_], *
         scores[test] = np.mean(told, axis=0)
     rates = membership_rates(scores, scores > 0.5, members, rng=np.random.default_rng(seed))
     return _widened(replace(rates["auc"], of="documents"))
+
+
+def require_enough(members: int, others: int) -> None:
+    """AttackError where ``blind_auc`` cannot be had of so few documents."""
+    if min(members, others) < FOLDS:
+        raise AttackError(
+            f"the sets have {members} and {others} documents; expected {FOLDS} or more of each, so that a blind "
+            "classifier can be trained beside the attack."
+        )
 
 
 def _widened(auc: Estimate) -> Estimate:

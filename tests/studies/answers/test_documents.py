@@ -28,7 +28,7 @@ from docleak.privacy.lineage import Fingerprints
 from docleak.report.policy import Policy, Rule, check, overall
 from docleak.report.severity import overall as verdict_of
 from docleak.studies.answers.config import parse_release
-from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of, strangers, trained_on
+from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of, sides_of, strangers, trained_on
 from docleak.studies.answers.heatmap import COLOURS, Ranked, heat_map, known_in, likelier
 from docleak.studies.answers.measured import measures_of
 from docleak.studies.answers.replies import remembering
@@ -148,7 +148,7 @@ def renamed(page: Page) -> Page:
 
 
 def test_documents_that_are_not_two_sets_are_refused_before_a_run_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: list[Page]
 ) -> None:
     from docleak.cli import main
 
@@ -159,10 +159,14 @@ def test_documents_that_are_not_two_sets_are_refused_before_a_run_begins(
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 1 and not out.exists()
+    for name, four in (("four", slice(4)), ("more", slice(4, 10))):
+        save(pages[four], tmp_path / name)
+    with pytest.raises(AttackError, match="the sets have 4 and 6 documents; expected 5"):
+        sides_of(str(tmp_path / "four"), str(tmp_path / "more"), seed=0)
 
 
 def test_a_page_on_both_sides_and_a_side_without_questions_are_refused(pages: list[Page]) -> None:
-    with pytest.raises(AttackError, match="1 pages are among the members and among the others"):
+    with pytest.raises(AttackError, match=r"1 page is among the members and among the others: .* Leave it out"):
         Sides.of(pages[:3], [pages[2], pages[4]])
     darker = replace(pages[2], image=(pages[2].image // 2).astype(np.uint8))
     with pytest.raises(AttackError, match="same picture, or same words"):
@@ -171,6 +175,19 @@ def test_a_page_on_both_sides_and_a_side_without_questions_are_refused(pages: li
         Sides.of([replace(page, questions=()) for page in pages[:2]], pages[4:6])
     sides = Sides.of(pages[:3], pages[3:8])
     assert (len(sides.members), len(sides.others)) == (3, 5) and len(sides.all()) == 8
+    assert sides.bare == (0, 0)
+    bare = Sides.of([*pages[:3], replace(pages[8], questions=())], pages[3:8])
+    assert len(bare.members) == 3 and bare.bare == (1, 0), "what is left out is counted"
+
+
+def test_documents_that_cannot_be_asked_about_are_told(tmp_path: Path, pages: list[Page]) -> None:
+    save([*pages[:5], *(replace(page, questions=()) for page in pages[5:7])], tmp_path / "in")
+    save(pages[7:12], tmp_path / "out")
+    given = {"releases": (parse_release(MODEL),), "members": str(tmp_path / "in"), "non_members": str(tmp_path / "out")}
+    study = AnswersStudy(AnswersStudy.of_options(given, {"measures": ("documents",)}), device="cpu")
+    reading = AnswersStudy.read([carry_out(study, tmp_path / "run")], np.random.default_rng(0))
+    told = "2 documents said to be trained on and 0 others have no question with an answer, and were left out."
+    assert reading.notices == (told,)
 
 
 def test_tuning_moves_what_is_learnt_less_and_leaves_the_model_as_it_was(pages: list[Page]) -> None:

@@ -24,11 +24,12 @@ from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page
 from docleak.errors import AttackError
-from docleak.metrics.blind import blind_auc
+from docleak.metrics.blind import blind_auc, require_enough
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.models.base import DocumentModel
 from docleak.report.measure import measured, share_of
+from docleak.report.statement import counted_words
 from docleak.studies.answers.shipped import SHIPPED, document_pairs
 from docleak.training.lineage import fingerprints_of
 
@@ -42,27 +43,32 @@ BLIND, UNTRAINED = "no model asked: words, boxes, picture", "model that saw neit
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Documents that were trained on, and others; name -> pages, under names that tell nothing."""
+    """Documents that were trained on, and others; name -> pages, under names that tell nothing. ``bare`` is how many
+    further ones of each side have no question with an answer."""
 
     members: Mapping[str, Sequence[Page]]
     others: Mapping[str, Sequence[Page]]
+    bare: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(cls, members: Sequence[Page], others: Sequence[Page]) -> Sides:
         """Documents with a question that has an answer. AttackError for a side without any, and for a page of both."""
         known = {one for page in members for one in _contents(page)}
         if shared := sum(not known.isdisjoint(_contents(page)) for page in others):
+            are, them = ("is", "it") if shared == 1 else ("are", "them")
             raise AttackError(
-                f"{shared} pages are among the members and among the others: same picture, or same words. Leave them "
-                "out of one; a document was trained on or it was not."
+                f"{counted_words(shared, 'page')} {are} among the members and among the others: same picture, or same "
+                f"words. Leave {them} out of one; a document was trained on or it was not."
             )
-        sides = tuple(_documents(pages, mark) for mark, pages in (("m", members), ("o", others)))
+        groups = [_documents(pages, mark) for mark, pages in (("m", members), ("o", others))]
+        sides = [{name: of for name, of in group.items() if _answered(of)} for group in groups]
         if not all(sides):
             raise AttackError(
                 f"{len(sides[0])} of {len(members)} pages of members and {len(sides[1])} of {len(others)} of others "
                 "make documents with a question and its answer; expected some of each. Add questions to pages.jsonl."
             )
-        return cls(*sides)
+        bare = [len(group) - len(side) for group, side in zip(groups, sides, strict=True)]
+        return cls(sides[0], sides[1], (bare[0], bare[1]))
 
     def all(self) -> dict[str, Sequence[Page]]:
         """Both, members first."""
@@ -70,11 +76,13 @@ class Sides:
 
 
 def sides_of(members: str, others: str, *, seed: int) -> Sides:
-    """The two sets of pages, by the names that ``load_pages`` takes, or those of the shipped release; its errors, and
-    those of ``Sides.of``."""
+    """The two sets of pages, by the names that ``load_pages`` takes, or those of the shipped release; its errors,
+    those of ``Sides.of``, and AttackError for so few documents that no control could be had."""
     if members == others == SHIPPED:
         return Sides.of(*document_pairs(seed))
-    return Sides.of(load_pages(members, seed=seed), load_pages(others, seed=seed))
+    sides = Sides.of(load_pages(members, seed=seed), load_pages(others, seed=seed))
+    require_enough(len(sides.members), len(sides.others))
+    return sides
 
 
 def asked_about(sides: Sides, target: Asker, references: Sequence[Asker], model: DocumentModel) -> list[Asked]:
@@ -138,6 +146,7 @@ def facts_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, An
     return {
         "members": len(sides.members), "others": len(sides.others), "questions": len(asked), "scores": rows,
         "controls": {name: of.to_json() for name, of in controls.items()}, "differs": odd,
+        **({"bare": list(sides.bare)} if any(sides.bare) else {}),
         **trained_on(sides, asked, seed=seed),
     }  # fmt: skip
 
@@ -183,13 +192,17 @@ def _rates(
 
 
 def _documents(pages: Sequence[Page], mark: str) -> dict[str, list[Page]]:
-    """Pages by document, those without an answered question left out. ``mark`` keeps names of two sides apart; they
-    are hashed, so that neither they nor their order tell an attack anything."""
+    """Pages by document. ``mark`` keeps names of two sides apart; they are hashed, so that neither they nor their
+    order tell an attack anything."""
     groups: dict[str, list[Page]] = {}
     for page in pages:
         told = f"{mark} {page.provider} {page.document or page.name}"
         groups.setdefault(hashlib.sha256(told.encode()).hexdigest()[:16], []).append(page)
-    return {name: of for name, of in groups.items() if any(q.answers for page in of for q in page.questions)}
+    return groups
+
+
+def _answered(pages: Sequence[Page]) -> bool:
+    return any(question.answers for page in pages for question in page.questions)
 
 
 def _contents(page: Page) -> list[str]:

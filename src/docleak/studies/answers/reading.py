@@ -149,6 +149,7 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         results={"releases": [_for_machines(record) for record in records]},
         tables={"releases": comparison(records), **tables},
         limits=DOCUMENT_LIMITS if of else LIMITS,
+        notices=(_left_out(*of["bare"]),) if of and "bare" in of else (),
         runs=(run_facts(run.path, run.manifest()),),
         measures=tuple(one for record in released for one in measures_of(record)),
         scope=Scope(
@@ -163,6 +164,14 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         ),
         synthetic=shipped or (isinstance(division, dict) and division["documents"] == ISSUERS),
     )  # fmt: skip
+
+
+def _left_out(members: int, others: int) -> str:
+    """That documents cannot be asked about."""
+    return (
+        f"{counted_words(members, 'document')} said to be trained on and {counted_words(others, 'other')} have no "
+        "question with an answer, and were left out."
+    )
 
 
 def _unfinished(config: Mapping[str, Any], records: Sequence[Record]) -> str:
