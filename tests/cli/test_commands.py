@@ -269,7 +269,7 @@ def test_attack_and_report(docleak: Docleak, tmp_path: Path) -> None:
 
     resumed = docleak(*words)
     assert resumed.code == 0 and "Report:" in resumed.out
-    assert "1 unit, 1 done already; pictures" in resumed.err
+    assert "1 unit, 1 done already; what is finished" in resumed.err
     failed(docleak(*words, "--seed", "77"), "another config", "seed")
 
 
@@ -280,7 +280,7 @@ def test_fewer_pages_than_asked_for_are_told(docleak: Docleak, tmp_path: Path) -
     said = "Asked for 10 pages; pages has 2 with private fields, so 2 are audited."
     result = docleak(*words, "--out", "run")
     assert result.code == 0
-    assert said in result.err and "2 units; pictures appear in" in result.err and said in result.out
+    assert said in result.err and "2 units; what is finished appears in" in result.err and said in result.out
     again = docleak(*words, "--out", "run", "--json")
     assert again.code == 0 and said in again.err
     assert again.json()["shortage"] == [said] and len(list((tmp_path / "run" / "units").iterdir())) == 2
@@ -350,7 +350,7 @@ def test_progress_is_not_on_standard_output(docleak: Docleak, tmp_path: Path) ->
     words = ("attack", "random", "--model", "model", "--documents", "pages", "--workers", "1")
     result = docleak(*words, "--pages", "2", "--out", "run")
     assert result.code == 0
-    assert "units; pictures appear in" in result.err and "units; pictures" not in result.out
+    assert "units; what is finished appears in" in result.err and "units; what" not in result.out
     finished = [line.split(": ")[1] for line in result.err.splitlines() if " of 2 units" in line]
     assert [line.partition(",")[0] for line in finished] == ["1 of 2 units", "2 of 2 units"]
     assert "evaluations" not in result.err, "the random guess makes none"

@@ -117,7 +117,7 @@ class Progress:
         self._done = {label: size if label in finished else 0 for label, size in sizes.items()}
         if not self.quiet:
             there = "1 unit" if len(sizes) == 1 else f"{len(sizes)} units"
-            where = f"; pictures appear in {self.out / 'units'} while this runs" if self.out else ""
+            where = f"; what is finished appears in {self.out / 'units'}" if self.out else ""
             self.said(f"{there}{f', {len(finished)} done already' if finished else ''}{where}.")
             self._bar.update(self._task, total=sum(sizes.values()) or 1, completed=sum(self._done.values()))
 
