@@ -225,6 +225,7 @@ REFUSED: Calls = [
     ("audit([], out=OUT)", "no model is named"),
     ("audit('vt5-start', attacks=[], out=OUT)", "no attack is named"),
     ("audit('vt5-start', PAGES, count=5, out=OUT)", "count is 5, and 2 pages were given"),
+    ("audit('vt5-start', PAGES[:1], count=5, out=OUT)", "count is 5, and 1 page was given"),
     ("audit('vt5-start', PAGES, out=None)", "out is None; expected a folder"),
     ("audit('vt5-start', PAGES, models=['donut-start'], out=OUT)", "model and models are both given"),
     ("audit('vt5-start', PAGES, documents='/nosuch', out=OUT)", "pages and documents are both given"),

@@ -18,7 +18,18 @@ from docleak.attacks.registries import ANSWERS, ATTACKS, PAIRS
 from docleak.documents import Page
 from docleak.documents import load_pages as open_pages
 from docleak.documents.loaders import SYNTHETIC, drawn, page_source, page_specs
-from docleak.documents.ranges import BUDGET, COUNT, PATH, SEED, Range, check_kind, check_truth, check_whole, short
+from docleak.documents.ranges import (
+    BUDGET,
+    COUNT,
+    PATH,
+    SEED,
+    Range,
+    check_kind,
+    check_truth,
+    check_whole,
+    counted_words,
+    short,
+)  # fmt: skip
 from docleak.documents.typed import inside, plain
 from docleak.errors import AttackError, DocumentError, FederationError, ModelError, RecipeError, RunError
 from docleak.metrics.ocr import ENGINES
@@ -329,7 +340,10 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
         there = len(open_pages(values["documents"], seed=0))
         count = there if count is None and "pages" in names else count
         if isinstance(count, int) and count > there:
-            raise DocumentError(f"count is {count}, and {there} pages were given. Give more pages, or leave it out.")
+            raise DocumentError(
+                f"count is {count}, and {counted_words(there, 'page')} {'was' if there == 1 else 'were'} given. "
+                "Give more pages, or leave it out."
+            )
     if count is not None:
         values["pages" if "pages" in names else "count"] = count
     if "attacks" in values and "attacks" not in names:

@@ -44,7 +44,7 @@ def test_every_fault_of_every_page_at_once(command: Command, tmp_path: Path) -> 
           {"image": "a.png", "name": "far", "words": [{"text": "x", "box": [5, 5, 99, 15]}]},
           {"image": "a.png", "name": "unit", "words": [{"text": "x", "box": [0.1, 0.1, 0.4, 0.4]}]})  # fmt: skip
     code, out, err = command("data", "check", "pages")
-    assert code == 1 and "6 fault(s), listed above" in err and "1 pages can be read: 6 faults, 0 warnings" in out
+    assert code == 1 and "6 fault(s), listed above" in err and "1 page can be read: 6 faults, 0 warnings" in out
     for said in ("line 2: the page: unknown key 'wrods'", "line 3: there is no image", "cut: ", "is a PDF, expected",
                  "line 6: word 0 'x'", "line 7: all 1 boxes lie in 0-1"):  # fmt: skip
         assert any(line.startswith("FAULT") and said in line for line in out.splitlines()), (said, out)
@@ -174,7 +174,7 @@ def test_what_is_met_often_is_counted(command: Command, tmp_path: Path) -> None:
     index(path, {"image": "a.png", "name": "p", "words": [word], "fields": [*lost, *unlike]})
     code, out, _ = command("data", "check", "pages")
     shown = [line for line in out.splitlines() if line.startswith("warning")]
-    assert code == 0 and "1 pages can be read: 0 faults, 19 warnings" in out
+    assert code == 0 and "1 page can be read: 0 faults, 19 warnings" in out
     assert (
         sum("has no place" in line for line in shown) == 3 and sum("words in its place" in line for line in shown) == 9
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from docleak.cli.output import Json, counter, emit, working_in
+from docleak.documents.ranges import counted_words
 
 if TYPE_CHECKING:
     from docleak.documents.checking import Finding
@@ -103,7 +104,7 @@ def _save(pages: Sequence[Page], out: Path, *, json_output: bool) -> None:
 
     with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
         directory = save(_counted(pages, _now_and_then(report)), out)
-    emit({"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
+    emit({"pages": len(pages), "out": str(directory)}, f"{counted_words(len(pages), 'page')} written to {directory}",
          json_output=json_output)  # fmt: skip
 
 
@@ -115,7 +116,8 @@ def _make_pdfs(out: Path, specs: list[str], seed: int, count: int | None, *, jso
     with working_in(out, whole=True, resumes=False):
         number = write_pdfs(pages, out)
     emit({"pdfs": number, "pages": len(pages), "out": str(out)},
-         f"{number} PDFs of {len(pages)} pages written to {out}, with {VALUES}", json_output=json_output)  # fmt: skip
+         f"{counted_words(number, 'PDF')} of {counted_words(len(pages), 'page')} written to {out}, with {VALUES}",
+         json_output=json_output)  # fmt: skip
 
 
 def _make_silos(
@@ -134,7 +136,7 @@ def _make_silos(
     cut = sum(silo.cut for silo in silos)
     if cut:
         notes.append(f"{cut} of {sum(silo.pages for silo in silos)} pages do not show all of their document")
-    lines += [*notes, f"{len(silos)} silos written to {out}, each with a silo.json"]
+    lines += [*notes, f"{counted_words(len(silos), 'silo')} written to {out}, each with a silo.json"]
     emit({"silos": [asdict(silo) for silo in silos], "notes": notes, "out": str(out)}, "\n".join(lines),
          json_output=json_output)  # fmt: skip
 
@@ -252,8 +254,9 @@ def _convert_pdfs(
                      f"placed and to be looked at, {len(open_questions)} not placed; see {out / REVIEW}")  # fmt: skip
     if open_questions:
         lines.append(f"Place what was not placed by mouse: {mark}")
-    lines.append(f"{len(made.pages)} pages at {dpi:g} dots per inch written to {out}; words of {made.of('text layer')} "
-                 f"from the text layer, of {made.of('ocr')} by OCR, none on {made.of('none')}")  # fmt: skip
+    lines.append(f"{counted_words(len(made.pages), 'page')} at {dpi:g} dots per inch written to {out}; words of "
+                 f"{made.of('text layer')} from the text layer, "
+                 f"of {made.of('ocr')} by OCR, none on {made.of('none')}")  # fmt: skip
     emit({"pages": len(made.pages), "out": str(out), "dpi": dpi, "values": made.values,
           "words": {source: made.of(source) for source in ("text layer", "ocr", "none")},
           "remarks": [asdict(remark) | {"placed": remark.placed} for remark in made.remarks],
@@ -275,7 +278,8 @@ def check(
         seen = check_pages(documents, on_page=_now_and_then(report))
     faults, warnings = seen.of(fault=True), seen.of(fault=False)
     lines = [*(f"FAULT    {fault}" for fault in faults), *_warned(warnings)]
-    lines.append(f"{seen.pages} pages can be read: {len(faults)} faults, {len(warnings)} warnings")
+    lines.append(f"{counted_words(seen.pages, 'page')} can be read: {counted_words(len(faults), 'fault')}, "
+                 f"{counted_words(len(warnings), 'warning')}")  # fmt: skip
     if seen.pages and not seen.asked:
         lines.append(
             "No page has a question with an answer: an audit of gradients makes one of a private field, but trainings "
@@ -322,8 +326,8 @@ def mark(
         ) from error
     left = f" Left out, as no pictures that docleak reads: {first_of(marking.left_out)}." if marking.left_out else ""
     emit({"url": server.url, "pages": len(marking), "left_out": marking.left_out},
-         f"{len(marking)} pages of {folder}.{left} Open {server.url} in a browser here; each change is saved at once. "
-         "Ctrl-C ends.", json_output=json_output)  # fmt: skip
+         f"{counted_words(len(marking), 'page')} of {folder}.{left} Open {server.url} in a browser here; "
+         "each change is saved at once. Ctrl-C ends.", json_output=json_output)  # fmt: skip
     sys.stdout.flush()
     with server, suppress(KeyboardInterrupt):
         server.serve_forever()
@@ -350,11 +354,12 @@ def inspect(
         raise DocumentError(f"page {page} does not exist: pages are counted from 0.")
     pages = load_pages(documents, count=page + 1, seed=seed)
     if page >= len(pages):
-        raise DocumentError(f"page {page} does not exist: {documents!r} has {len(pages)} pages, counted from 0.")
+        raise DocumentError(f"page {page} does not exist: {documents!r} has {counted_words(len(pages), 'page')}, "
+                            "counted from 0.")  # fmt: skip
     chosen = pages[page]
     write_png(out, draw(chosen, template=template))
     fields = {f.key: f.value for f in chosen.fields}
-    lines = [f"{chosen.name}: {chosen.width} x {chosen.height} pixels, {len(chosen.words)} words, "
+    lines = [f"{chosen.name}: {chosen.width} x {chosen.height} pixels, {counted_words(len(chosen.words), 'word')}, "
              f"provider {chosen.provider!r}, template {chosen.template!r}"]  # fmt: skip
     lines += [f"  {key:20}{value}" for key, value in fields.items()] + [f"drawn to {out}"]
     emit({"name": chosen.name, "fields": fields, "picture": str(out)}, "\n".join(lines), json_output=json_output)

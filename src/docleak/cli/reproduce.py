@@ -14,6 +14,7 @@ import typer
 from docleak import spec
 from docleak.cli.output import Progress, emit, note, working_in
 from docleak.cli.studies import command_line, default_workers
+from docleak.documents.ranges import counted_words
 from docleak.models.device import pick_device
 from docleak.models.sizes import parse_size
 from docleak.spec import split_name
@@ -209,7 +210,7 @@ def reproduce(
     text = (folder / "table.md").read_text()
     emit({"table": str(page), "units": units, "failed": lost}, f"{text}\nTable: {page}", json_output=json_output)
     if lost:
-        note(f"docleak: {len(lost)} units failed twice: {next(iter(lost.items()))}")
+        note(f"docleak: {counted_words(len(lost), 'unit')} failed twice: {next(iter(lost.items()))}")
         raise typer.Exit(1)
 
 
@@ -265,7 +266,7 @@ def _rehearse(
                for recipe, rows in tables for row, rehearsed in rows if rehearsed.stops}  # fmt: skip
     emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text(), json_output=json_output)
     if stopped:
-        note(f"docleak: {len(stopped)} rows cannot be computed as they are: {next(iter(stopped.items()))}")
+        note(f"docleak: {counted_words(len(stopped), 'row')} cannot be computed: {next(iter(stopped.items()))}")
         raise typer.Exit(1)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from docleak.documents.ranges import counted_words as counted_words
 from docleak.report.about import About
 from docleak.report.severity import Overall, Severity
 
@@ -133,8 +134,3 @@ def _measures(scopes: Sequence[Scope]) -> tuple[str, ...]:
         if scope.remedy and not scope.remedies
     ))  # fmt: skip
     return (*done, *missing) or ("Not measured in this run.",)
-
-
-def counted_words(number: int, what: str) -> str:
-    """ "1 page", "2 pages"."""
-    return f"{number} {what}" + ("" if number == 1 else "s")

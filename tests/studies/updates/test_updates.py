@@ -598,7 +598,7 @@ def test_a_number_of_examples_unlike_the_pages_is_an_alarm(
     (update,) = read_updates(tmp_path / "updates")
     case = open_case(update, load_model(str(small / "model")), str(tmp_path / "silos"))
     (doubt,) = check(case, {"failed": "not asked"}, dict)["doubts"]
-    assert doubt.startswith("The client reported 26 examples, and these pages have 1 (on 1 pages)")
+    assert doubt.startswith("The client reported 26 examples, and these pages have 1 (on 1 page)")
 
 
 def test_adam_without_decay_is_adamw_without_decay(small: Path) -> None:

@@ -316,7 +316,7 @@ def test_an_objective_prepares_the_model() -> None:
 
 
 def test_clients_that_cannot_self_pretrain() -> None:
-    with pytest.raises(FederationError, match="client 'silo' has 1 pages and no page with words to train on"):
+    with pytest.raises(FederationError, match="client 'silo' has 1 page and no page with words to train on"):
         trained(reader(), (Page("blank", BLANK),))
     bare = load_model("vt5-start")
     assert isinstance(bare, T5Reader)

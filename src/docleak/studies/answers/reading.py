@@ -93,9 +93,9 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
     members, providers = _counts(released)
     division = run.config["division"]
     shipped = division == SHIPPED or run.config["members"] == run.config["non_members"] == SHIPPED
-    asked = f"asked about {providers} providers" if providers else "asked about the test documents"
+    asked = f"asked about {counted_words(providers, 'provider')}" if providers else "asked about the test documents"
     lead = f"{asked}, {members} of which were in the training. None of these documents was trained on."
-    material = f"documents of {providers} providers, {members} of which were in the training"
+    material = f"documents of {counted_words(providers, 'provider')}, {members} of which were in the training"
     if of:
         word = "docleak's own record" if shipped else "the word of whoever asked"
         members, asked = of["members"], f"asked about {of['members'] + of['others']} documents"

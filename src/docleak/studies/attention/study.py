@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from docleak.documents import Page, Question
 from docleak.documents.page import Image
+from docleak.documents.ranges import counted_words
 from docleak.errors import AttackError, RecipeError
 from docleak.metrics.estimate import Estimate, ratio
 from docleak.models import DocumentModel, load_model
@@ -104,7 +105,8 @@ class AttentionStudy(TableStudy[AttentionConfig]):
         run = one_of(runs)
         row = Row(str(run.config["model"]), _numbers(run.units(), rng))
         table = Table("Attention", COLUMNS, [row], cls.footnote, first="model")
-        said = f"Attention maps of {run.config['model']} on {len(run.units())} pages; nothing was attacked."
+        pages = counted_words(len(run.units()), "page")
+        said = f"Attention maps of {run.config['model']} on {pages}; nothing was attacked."
         part = Part("attention", Severity.UNMEASURED, said)
         return Reading(
             "Where does the model look?", said, (part,), said, (), (table.to_text(),), {}, {"attention": table}

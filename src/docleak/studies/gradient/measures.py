@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from docleak.documents.ranges import counted_words
 from docleak.metrics.estimate import Estimate
 from docleak.report.measure import EXPLAINED, FIELDS, Measure, holding, measured
 from docleak.report.severity import OUTSIDE, Cell
@@ -49,7 +50,8 @@ def _explained(model: ModelResult, of: str) -> Measure:
             missing += 1
         else:
             shares[_page(unit)] = max(float(share), shares.get(_page(unit), -math.inf))
-    doubts = [f"The self-test failed on {len(model.self_test_failed)} pages."] if model.self_test_failed else []
+    failed = len(model.self_test_failed)
+    doubts = [f"The self-test failed on {counted_words(failed, 'page')}."] if failed else []
     doubts += [f"Of {missing} reconstructions it is not known what they explain."] if missing else []
     doubts += [doubt for doubt in model.findings.judgement.doubts if doubt not in doubts]
     estimate = Estimate.spread([*shares.values(), *[None] * missing]) if shares else Estimate(None, why=UNMATCHED)

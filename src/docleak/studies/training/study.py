@@ -19,6 +19,7 @@ import torch
 
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Image
+from docleak.documents.ranges import counted_words
 from docleak.errors import RecipeError, RunError
 from docleak.files import drafted_folder
 from docleak.metrics.estimate import Estimate
@@ -247,8 +248,8 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     def planned(self) -> str:
         """Rounds, clients, and the bytes that are sent."""
         c, sent = self.config, self.planned_facts()["bytes"]
-        phases = [f"{c.pretraining_rounds} rounds of {c.pretraining}"] if c.pretraining else []
-        phases += [f"{c.rounds} rounds"] if c.rounds else []
+        phases = [f"{counted_words(c.pretraining_rounds, 'round')} of {c.pretraining}"] if c.pretraining else []
+        phases += [counted_words(c.rounds, "round")] if c.rounds else []
         return f"{c.seeds} x {' + '.join(phases) or 'no training'}, K = {c.clients}, {sent / 2**20:,.0f} MiB"
 
     def planned_facts(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from docleak.attacks.gradients.algebra.bag import tables_of
 from docleak.attacks.gradients.selftest import SelfTest
+from docleak.documents.ranges import counted_words
 from docleak.studies.updates.case import SAME, UpdateCase
 from docleak.studies.updates.causes import Cause, Diagnosis
 from docleak.studies.updates.round import ImitatedRound
@@ -70,7 +71,8 @@ def _of_round(case: UpdateCase, test: SelfTest | None, *, tested: bool) -> list[
         )
     if not tested and not replayed:
         lines.append(
-            f"Nothing could be checked: {len(case.batches)} steps over {len(case.round.truth.examples)} examples of "
+            f"Nothing could be checked: {counted_words(len(case.batches), 'step')} over "
+            f"{counted_words(len(case.round.truth.examples), 'example')} of "
             f"the objective {case.plan.objective!r}; up to {TESTED_STEPS} steps over {TESTED_EXAMPLES} questions are "
             "imitated."
         )
@@ -97,8 +99,8 @@ def _of_examples(case: UpdateCase) -> list[str]:
     if case.update.kind == "gradient" or not reported or reported == there:
         return []
     return [
-        f"The client reported {reported} examples, and these pages have {there} (on {len(case.pages)} pages): they are "
-        "probably not what it trained on."
+        f"The client reported {counted_words(reported, 'example')}, and these pages have {there} (on "
+        f"{counted_words(len(case.pages), 'page')}): they are probably not what it trained on."
     ]
 
 

@@ -16,6 +16,7 @@ from docleak.attacks.gradients.selftest import self_test
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.documents import blank_template, private_mask
 from docleak.documents.page import Image
+from docleak.documents.ranges import counted_words
 from docleak.errors import AttackError
 from docleak.metrics import load_engine, score_page
 from docleak.models import image_of
@@ -49,7 +50,8 @@ def sight_of(
         return unseen(f"the objective {case.plan.objective!r} masks words at random, which an attack cannot imitate")
     if len(truth.pages) > MOST_PAGES or len(case.batches) > MOST_STEPS:
         return unseen(
-            f"{len(case.batches)} steps over {len(truth.examples)} questions about {len(truth.pages)} pages; up to "
+            f"{counted_words(len(case.batches), 'step')} over {counted_words(len(truth.examples), 'question')} about "
+            f"{counted_words(len(truth.pages), 'page')}; up to "
             f"{MOST_STEPS} steps over {MOST_PAGES} pages are attacked"
         )
     return attacked(case.round, attack, allow_failed=allow_failed, dropout=case.dropout, **options)

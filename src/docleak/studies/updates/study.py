@@ -17,6 +17,7 @@ import torch
 from docleak.attacks.gradients import ATTACKS
 from docleak.documents.loaders import SYNTHETIC
 from docleak.documents.page import Image
+from docleak.documents.ranges import counted_words
 from docleak.errors import DocumentError, FederationError, SelfTestError
 from docleak.models import DocumentModel, load_model
 from docleak.report.page import Reading
@@ -245,7 +246,8 @@ class UpdatesStudy(Study[UpdatesConfig]):
         config = self.config
         pages = one_question_each(case, cell.steps * cell.batch_size)
         if len(pages) < cell.batch_size:
-            why = f"the client has {len(pages)} pages with questions, fewer than a batch of {cell.batch_size}"
+            there = counted_words(len(pages), "page")
+            why = f"the client has {there} with questions, fewer than a batch of {cell.batch_size}"
             return {"failed": why}, unseen(why)
         taken = trained_again(case, pages, cell.steps, cell.batch_size, seed=config.seed)
         words = words_in(taken, len(taken.batches))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from docleak.documents.page import Page
+from docleak.documents.ranges import counted_words
 from docleak.errors import FederationError
 from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.models.device import seed_torch
@@ -103,7 +104,9 @@ def train_in_place(
     objective = objective_of(plan.objective)
     examples = objective.examples(pages)
     if not examples:
-        raise FederationError(f"client {client!r} has {len(pages)} pages and no {objective.needs} to train on.")
+        raise FederationError(
+            f"client {client!r} has {counted_words(len(pages), 'page')} and no {objective.needs} to train on."
+        )
     named = [p for _, p in trainable(model.module)]
     optimiser = _optimiser(named, plan)
     fitted = FittedPages(model, pages)

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
+from docleak.documents.ranges import counted_words
 from docleak.errors import PrivacyError
 from docleak.files import read_json_object, shaped, write_json
 from docleak.privacy.accounting import guarantee, rounded_up
@@ -88,7 +89,8 @@ class SiloLedger:
 
     def counted(self) -> str:
         """How many rounds, and evaluations where there are any, in words."""
-        return f"{self.rounds} private rounds" + (f" and {self.evaluations} evaluations" if self.evaluations else "")
+        evaluations = f" and {counted_words(self.evaluations, 'evaluation')}" if self.evaluations else ""
+        return counted_words(self.rounds, "private round") + evaluations
 
     def epsilon(self) -> float:
         """What all of it costs together at the limits' delta, towards who sees sums over all shares; 0 for none.
