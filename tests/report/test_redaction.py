@@ -28,6 +28,10 @@ def test_what_an_attack_read_is_struck_near_to_the_truth_or_not() -> None:
     values = private_values([record])
     assert values == {"A-911107", "Rosa Meyer", "Rose Meyer"}
     assert struck("read: Rosa Meyer", values) == "read: [redacted]"
+    attempt = {"tokens": [7, 8], "target": [0.5, 0.4], "text": "##marina romera"}
+    off_weights = private_values([{"value": "Marina Romero", "attempts": [attempt], "baseline": [attempt]}])
+    assert struck("Surest of all it is of \u201cmarina romera\u201d.", off_weights).count("romera") == 0
+    assert private_values([{"words": [{"text": "Total"}]}]) == frozenset(), "a word of a page may be any word"
 
 
 @pytest.mark.parametrize("written", ["JANE DOE AG", "Jane  Doe", "JaneDoe", "jane\nd\u006fe", "Jane Doe"])

@@ -47,6 +47,9 @@ def _texts(item: Any, *, private: bool = False) -> Iterator[str]:
         # A released model's answer is its own, and may be any word. An attack's is struck: one letter off tells, too.
         said = bool({"member", "target"} & item.keys())
         for key, value in item.items():
+            read = key == "text" and "tokens" in item  # off weights, and quoted in the verdict without its "##"
+            if read and isinstance(value, str):
+                yield from (value, value.removeprefix("##"))
             yield from _texts(value, private=key in PRIVATE and not (said and key == "answer"))
     elif isinstance(item, list | tuple):
         for value in item:
