@@ -27,6 +27,8 @@ MATERIAL = (
 MADE = ("synthetic", "shipped", "issuers", "scenes")
 #: Options behind a place: "sroie:PLACE:split=test".
 OPTIONS = r":[\w-]+=[^:]*$"
+#: Whose documents are behind it: "ID=FOLDER".
+CLIENT = r"^[^=]*="
 STRUCK = "[redacted]"
 #: Between the words of a value, and an attribute of a tag.
 SPACE, ATTRIBUTE = r"(?:\s|&nbsp;)*", r"""([\w:-]+)=("[^"]*"|'[^']*')"""
@@ -63,7 +65,7 @@ def places(settings: Any, *, material: bool = False) -> frozenset[str]:
     documents are (``material``: at a key of MATERIAL), though from another folder nothing is seen there."""
     if isinstance(settings, Mapping):
         clients = settings.get("clients")
-        folders = [of.partition("=")[2] for of in clients] if isinstance(clients, list | tuple) else []  # ID=FOLDER
+        folders = [re.sub(CLIENT, "", of) for of in clients if "=" in of] if isinstance(clients, list | tuple) else []
         known = {**settings, "documents of clients": folders}
         return frozenset().union(*(places(of, material=key in MATERIAL) for key, of in known.items()))
     if isinstance(settings, list | tuple):
