@@ -85,7 +85,7 @@ def test_two_nodes_on_one_folder_are_counted_together(tmp_path: Path) -> None:
         (changed(clip_norm=0.1), 4, "standard deviation 0.06"),
         (changed(denominator=3), 4, "divides by 3; expected at least 4"),
         (changed(unit=Unit.DOCUMENT), 4, "protects documents; expected providers"),
-        (changed(unit_rate=1.0), 4, "1 private rounds cost epsilon"),
+        (changed(unit_rate=1.0), 4, "1 private round cost epsilon"),
         (replace(FEDERATION, privacy=None), 4, "no privacy plan"),
     ],
 )
@@ -246,7 +246,7 @@ def test_evaluations_count_in_the_silos_own_ledger_whatever_run_asks(tmp_path: P
     assert "0 private rounds and 2 evaluations were begun" in ledger.sentence()
     with pytest.raises(PrivacyError, match=r"evaluation 0 is refused .* 0 private rounds and 3 evaluations cost"):
         evaluated(tmp_path, federation)
-    with pytest.raises(PrivacyError, match=r"1 private rounds and 2 evaluations cost epsilon"):
+    with pytest.raises(PrivacyError, match=r"1 private round and 2 evaluations cost epsilon"):
         begin_round(tmp_path, FEDERATION, number=1, shares=4)
     assert SiloLedger.load(tmp_path) == ledger
 
