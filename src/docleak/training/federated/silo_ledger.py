@@ -124,8 +124,9 @@ class SiloLedger:
         spent = "No private round was begun."
         if self.begun:
             spent = (
-                f"{self.counted()} {'was' if len(self.begun) == 1 else 'were'} begun. Towards who sees sums over all shares of the noise, if "
-                f"the other silos add theirs: epsilon {rounded_up(self.epsilon())} at delta {rounded_up(limits.delta)} "
+                f"{self.counted()} {'was' if len(self.begun) == 1 else 'were'} begun. Towards who sees sums over all "
+                f"shares of the noise, if the other silos add theirs: "
+                f"epsilon {rounded_up(self.epsilon())} at delta {rounded_up(limits.delta)} "
                 f"per {limits.unit} of this silo ({self.begun[0].relation}; PLD accountant"
                 f"{self._second(alone=False)}). Towards who sees this silo's own updates: "
                 f"{rounded_up(self.epsilon_alone())}{self._second(alone=True)}."
