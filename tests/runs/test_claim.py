@@ -108,7 +108,11 @@ def test_one_thread_may_claim_within_its_claim_and_another_may_not(tmp_path: Pat
         assert json.loads((tmp_path / ".docleak-claim.json").read_text())["process"] == os.getpid()
 
 
-def test_who_waits_gets_its_turn(tmp_path: Path) -> None:
+def test_who_waits_says_for_whom_and_gets_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A table stood still for minutes beside another one that trained the same target, and said nothing."""
+    monkeypatch.setattr(claim, "SILENT_SECONDS", 0.05)
     entered = threading.Event()
 
     def second() -> None:
@@ -121,6 +125,9 @@ def test_who_waits_gets_its_turn(tmp_path: Path) -> None:
         assert not entered.wait(0.2)
     thread.join(30)
     assert entered.is_set()
+    said = capfd.readouterr().err
+    assert said.startswith(f"docleak waits: another docleak is at work in {tmp_path} (process {os.getpid()} on ")
+    assert said.count("\n") == 1
 
 
 def test_folders_made_for_a_claim_go_if_nothing_came_of_it(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from docleak.files import OWNERS_FILE, TEMPORARY, private_folder, reported
 CLAIM = f"{TEMPORARY}claim"
 #: What a file system says that has no locks: there the file itself is the lock, and names its process.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+#: Seconds after which who waits says for whom.
+SILENT_SECONDS = 30.0
 #: What ``tempfile.mkdtemp`` puts behind its prefix.
 SUFFIX = r"[a-z0-9_]{8}"
 
@@ -89,7 +92,7 @@ def _make(folder: Path) -> list[Path]:
 
 
 def _locked(file: Path, folder: Path, *, wait: bool) -> BaseFileLock:
-    timeout = -1 if wait else 0
+    timeout = SILENT_SECONDS if wait else 0
     with reported(folder):
         if not file.exists():  # where no file can be made, FileLock tells of another process, or waits for ever
             os.close(os.open(file, os.O_CREAT | os.O_RDWR, OWNERS_FILE))
@@ -103,9 +106,11 @@ def _locked(file: Path, folder: Path, *, wait: bool) -> BaseFileLock:
                 lock = SoftFileLock(file.with_name(f"{file.name}-soft"))
                 lock.acquire(timeout=timeout)
         except Timeout as fault:
-            raise RunError(
-                f"another docleak is at work in {folder}{_who(file)}. Wait until it is done, or pass another --out."
-            ) from fault
+            there = f"another docleak is at work in {folder}{_who(file)}"
+            if not wait:
+                raise RunError(f"{there}. Wait until it is done, or pass another --out.") from fault
+            print(f"docleak waits: {there}.", file=sys.stderr, flush=True)
+            lock.acquire()
     return lock
 
 
