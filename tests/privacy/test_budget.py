@@ -98,8 +98,8 @@ def test_what_cannot_be_calibrated() -> None:
 
 def test_noise_by_prv_is_found_by_prv_where_the_reference_is_no_tight_count() -> None:
     """The reference's closed form is twenty times as large there, which would ask for far more noise than PRV does."""
-    found = noise_for(Mechanism(0.0, 1000, 0.01), 1.0, 1e-11, Accountant.PRV)
-    assert 0.98 < found.epsilon <= 1.0
+    planned = noise_for(Mechanism(0.0, 1000, 0.01), 1.0, 1e-11, Accountant.PRV)
+    assert 0.98 < planned.epsilon <= 1.0
 
 
 def test_a_delta_that_is_advised_is_small_enough() -> None:

@@ -67,6 +67,6 @@ def test_where_documents_are_is_struck_wherever_the_report_is_written(tmp_path: 
         "clients": ["north=acme-north", "clinic-b"], "models": ["acme/model"], "test_documents": ["synthetic"],
         "updates": "acme-a,sroie:acme-b", "public_documents": "sroie:acme-c:split=test",
     }  # fmt: skip
-    found = places(settings)
-    assert {"acme claims", "acme-in", "acme-north", "acme-a", "acme-b", "acme-c"} <= found
-    assert not found & {"issuers", "acme/model", "synthetic", "north", "clinic-b", "test"}
+    struck = places(settings)
+    assert {"acme claims", "acme-in", "acme-north", "acme-a", "acme-b", "acme-c"} <= struck
+    assert not struck & {"issuers", "acme/model", "synthetic", "north", "clinic-b", "test"}
