@@ -21,7 +21,7 @@ The same rows with docleak's tiny networks, with networks of the published size 
 column differs from another in size alone. Between tiny and base differ the initialisation and the number of documents,
 too, and, as the pages of the tables say, gradient evaluations (GI-DQA: 150 and 60; MMGIA's table 3: 400 and 60), pages
 (receipts in two of GI-DQA's columns), pairs and pictures (MMGIA: 20 or 60 of NLVR at 64 x 16, 4 scenes at 32 x 32, with
-another network for pictures) and training (CDMI: up to 100 epochs on 140 documents with 200 fields, and one epoch on 24
+another network for pictures) and training (CDMI: up to 100 epochs on 140 documents with up to 200 fields, and one epoch on 24
 with one field; PFL-DocVQA: five to ten rounds of whole epochs, and one training or ten rounds of a step). The printed
 numbers are of pretrained networks, other data and the paper's budget.
 """

@@ -27,7 +27,6 @@ from docleak.documents.ranges import (
     check_kind,
     check_truth,
     check_whole,
-    counted_words,
     short,
 )  # fmt: skip
 from docleak.documents.typed import inside, plain
@@ -38,6 +37,7 @@ from docleak.models.loading import size_of
 from docleak.options import options_of, refuse_idle
 from docleak.registry import Choice, Given, Registry
 from docleak.report.table import Table
+from docleak.spec import counted_words
 from docleak.studies.engine import Silence, carry_out
 from docleak.studies.given import AnyPath, Model, Pages, configured, given_model, settings_of, silos_of, with_pages
 from docleak.studies.gradient.config import with_closed_form

@@ -90,6 +90,11 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 
+def counted_words(number: int, what: str) -> str:
+    """ "1 page", "2 pages"."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 def unknown(noun: str, name: str, known: Sequence[str], *, more: str = "") -> str:
     """The sentence about a name that is not known: the nearest one, and all there are."""
     return f"unknown {noun} {name!r}.{nearest(name, known)} Expected one of {', '.join(known)}{more}."

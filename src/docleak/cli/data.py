@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from docleak.cli.output import Json, counter, emit, working_in
-from docleak.documents.ranges import counted_words
+from docleak.spec import counted_words
 
 if TYPE_CHECKING:
     from docleak.documents.checking import Finding
@@ -243,9 +243,11 @@ def _convert_pdfs(
     if made.without_values and values:
         lines.append(f"PDFs without a value: {', '.join(made.without_values)}")
     if left := made.left_out:
-        were = "1 picture beside the PDFs was" if len(left) == 1 else f"{len(left)} pictures beside the PDFs were"
-        lines.append(f"{were} left out: {first_of(left)}. Print them as PDFs, too, or mark them alone, in a folder of "
-                     "their own (docleak data mark).")  # fmt: skip
+        are = "was" if len(left) == 1 else "were"
+        lines.append(
+            f"{counted_words(len(left), 'picture')} beside the PDFs {are} left out: {first_of(left)}. Print them as "
+            "PDFs, too, or mark them alone, in a folder of their own (docleak data mark)."
+        )
     if values is None:
         lines.append(f"No --values: no word is private yet. Mark fields by mouse: {mark}")
     else:

@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from docleak.documents.visible import visible
+from docleak.spec import counted_words
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -116,7 +117,7 @@ class Progress:
         self._sizes, self._first = dict(sizes), []
         self._done = {label: size if label in finished else 0 for label, size in sizes.items()}
         if not self.quiet:
-            there = "1 unit" if len(sizes) == 1 else f"{len(sizes)} units"
+            there = counted_words(len(sizes), "unit")
             where = f"; what is finished appears in {self.out / 'units'}" if self.out else ""
             self.said(f"{there}{f', {len(finished)} done already' if finished else ''}{where}.")
             self._bar.update(self._task, total=sum(sizes.values()) or 1, completed=sum(self._done.values()))

@@ -14,10 +14,9 @@ import typer
 from docleak import spec
 from docleak.cli.output import Progress, emit, note, working_in
 from docleak.cli.studies import command_line, default_workers
-from docleak.documents.ranges import counted_words
 from docleak.models.device import pick_device
 from docleak.models.sizes import parse_size
-from docleak.spec import split_name
+from docleak.spec import counted_words, split_name
 
 if TYPE_CHECKING:
     from docleak.recipes.recipe import Recipe

@@ -85,8 +85,3 @@ def check_range(name: str, value: float, allowed: Range, error: type[DocleakErro
     """``error`` if ``value`` does not lie in the range; ``name`` says what it is."""
     if not allowed.holds(value):
         raise error(f"{name} is {short(value)}; expected {allowed}.")
-
-
-def counted_words(number: int, what: str) -> str:
-    """ "1 page", "2 pages"."""
-    return f"{number} {what}" + ("" if number == 1 else "s")

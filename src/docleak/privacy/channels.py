@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from docleak.errors import PrivacyError
+from docleak.spec import counted_words
 
 #: Chance of a single false word in a vocabulary, as the attack chooses its cut-off.
 CHANCE = 0.01
@@ -164,7 +165,7 @@ def _page(shape: Shape) -> Channel:
     if shape.aggregation == "secure":
         if shape.clients in SUMMED:
             return Channel("page", State.UNTOLD, SUMS, "measured")
-        said = f"a sum over {shape.clients} client{'s' * (shape.clients != 1)} was not measured; {SUMS}"
+        said = f"a sum over {counted_words(shape.clients, 'client')} was not measured; {SUMS}"
         return Channel("page", State.UNTOLD, said, "nothing known")
     return _spanned(shape, "page", CHANCE)
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from docleak import spec
 from docleak.errors import PrivacyError
+from docleak.spec import counted_words
 
 
 class Unit(StrEnum):
@@ -97,9 +98,8 @@ class Mechanism:
 
     def sentence(self) -> str:
         """Sampling, noise and rounds in words."""
-        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         multiplier = f"{self.noise_multiplier:.4f}" if self.noise_multiplier >= 0.01 else f"{self.noise_multiplier:.3g}"
-        noise = f"{rounds}, noise multiplier {multiplier}"
+        noise = f"{counted_words(self.rounds, 'round')}, noise multiplier {multiplier}"
         if self.rate == 1:
             return f"{noise}, every {self.unit} in every round"
         if self.client_rate == 1:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,6 +129,14 @@ def claimed(of: str, epsilon: float | None, printed: str, unit: str = "") -> Mea
 def holding(name: str, held: object) -> str:
     """A name and a digest of what is held: a group of one name that holds something else is another one."""
     return f"{name} {hashlib.sha256(str(held).encode(errors='surrogatepass')).hexdigest()[:16]}"
+
+
+def holdings(held: Iterable[tuple[str, object]]) -> dict[str, str]:
+    """Name -> ``holding`` of all that stands beside that name, in whatever order."""
+    groups = defaultdict[str, list[str]](list)
+    for name, item in held:
+        groups[name].append(str(item))
+    return {name: holding(name, sorted(items)) for name, items in groups.items()}
 
 
 def measured(groups: Sequence[tuple[str, float, int]]) -> dict[str, tuple[float, int]]:

@@ -22,7 +22,7 @@ OURS = ("format", "severity", "measure", "kind", "docleak", "created", "signatur
 #: Keys of settings that say where documents, or what was trained on them, are; and what docleak makes itself.
 MATERIAL = (
     "documents", "test_documents", "public_documents", "members", "non_members", "division", "updates",
-    "documents of clients", "before", "after", "gradient_file", "pairs", "corpus",
+    "clients", "before", "after", "gradient_file", "pairs", "corpus",
 )  # fmt: skip
 MADE = ("synthetic", "shipped", "issuers", "scenes")
 #: Options behind a place: "sroie:PLACE:split=test".
@@ -64,10 +64,8 @@ def places(settings: Any, *, material: bool = False) -> frozenset[str]:
     """Every text of a run's settings that is a place on this machine, alone or as "FORMAT:PLACE", or that says where
     documents are (``material``: at a key of MATERIAL), though from another folder nothing is seen there."""
     if isinstance(settings, Mapping):
-        clients = settings.get("clients")
-        folders = [re.sub(CLIENT, "", of) for of in clients if "=" in of] if isinstance(clients, list | tuple) else []
-        known = {**settings, "documents of clients": folders}
-        return frozenset().union(*(places(of, material=key in MATERIAL) for key, of in known.items()))
+        told = {key: _folders(of) if key == "clients" else of for key, of in settings.items()}
+        return frozenset().union(*(places(of, material=key in MATERIAL) for key, of in told.items()))
     if isinstance(settings, list | tuple):
         return frozenset().union(*(places(of, material=material) for of in settings))
     if not isinstance(settings, str):
@@ -75,6 +73,11 @@ def places(settings: Any, *, material: bool = False) -> frozenset[str]:
     whole = {settings, *names(settings), re.sub(OPTIONS, "", settings)} if material else {settings}
     texts = whole | {split_name(text)[1] for text in whole}
     return frozenset(text for text in texts if _is_place(text) or (material and _says_where(text)))
+
+
+def _folders(clients: Any) -> list[str]:
+    """Of "ID=FOLDER" the folders: an ID is no place."""
+    return [re.sub(CLIENT, "", of) for of in clients if "=" in of] if isinstance(clients, list | tuple) else []
 
 
 def _says_where(text: str) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from docleak.documents.ranges import counted_words as counted_words
 from docleak.report.about import About
 from docleak.report.severity import Overall, Severity
 

@@ -33,6 +33,7 @@ from docleak.models import DocumentModel, trainable
 from docleak.models.base import require_auditable
 from docleak.registry import Given
 from docleak.runs.content import describe
+from docleak.spec import counted_words
 from docleak.studies.identity import data_hash, weights_hash
 from docleak.training.federated.silo_folders import find_silos, is_silo, one_silo, synthetic_silos
 
@@ -88,8 +89,7 @@ def given_pages(pages: Pages) -> str:
     if isinstance(pages, str | os.PathLike):
         return pages if isinstance(pages, str) else os.fspath(pages)
     spelled = checked_pages(pages)
-    count = f"{len(spelled)} page{'s' * (len(spelled) != 1)}"
-    return Given.of(f"{count} given ({data_hash(spelled)})", tuple(spelled))
+    return Given.of(f"{counted_words(len(spelled), 'page')} given ({data_hash(spelled)})", tuple(spelled))
 
 
 def checked_pages(pages: Sequence[Page]) -> list[Page]:

@@ -29,7 +29,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.models.base import DocumentModel
 from docleak.report.measure import measured, share_of
-from docleak.report.statement import counted_words
+from docleak.spec import counted_words
 from docleak.studies.answers.shipped import SHIPPED, document_pairs
 from docleak.training.lineage import fingerprints_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,7 +22,7 @@ from docleak.report.measure import (
     SHOWN,
     Measure,
     claimed,
-    holding,
+    holdings,
     measured,
     shift,
 )
@@ -88,10 +87,8 @@ def _memory(record: Record, name: str) -> list[Measure]:
     measures = [Measure(MEMORY, f"{name}, {_words(key)}", Estimate(None, why=why)) for key, why in lacking.items()]
     for key, of in numbers_in(record, "memorisation").items():
         rows = [row for row in record["memorisation"].get("answers", ()) if row["key"] == key]
-        held = defaultdict[str, list[str]](list)
-        for row in rows:
-            held[str(row["provider"])].append(str([row.get(part) for part in ("document", "question", "hidden")]))
-        groups = {provider: holding(provider, sorted(asked)) for provider, asked in held.items()}
+        asked = ("document", "question", "hidden")
+        groups = holdings((str(row["provider"]), [row.get(part) for part in asked]) for row in rows)
         by, less = (
             measured([(groups[str(r["provider"])], float(r["accuracy"]), 1) for r in rows if bool(r["member"]) is side])
             for side in (True, False)

@@ -16,10 +16,11 @@ from docleak.metrics.estimate import Estimate
 from docleak.report.page import PAGE, Reading, Section, run_facts
 from docleak.report.pictures import new_figure, picture, svg_figure
 from docleak.report.severity import Part, Severity
-from docleak.report.statement import Scope, counted_words
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.answers.config import CONTROL, UNNAMED
 from docleak.studies.answers.measured import compared_with, measures_of
 from docleak.studies.answers.record import Record, best_attack, best_score, measured_in, numbers_in
@@ -140,9 +141,9 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
     return Reading(
         question="Was this document trained on, and which of its fields does the model know?" if of else
         "Whose documents did the model see, and what does it remember of them?",
-        lead=f"{len(released)} model{'s' * (len(released) != 1)}, {lead}",
+        lead=f"{counted_words(len(released), 'model')}, {lead}",
         parts=tuple(parts),
-        counted=f"{len(released)} released model{'s' * (len(released) != 1)}, {asked}.",
+        counted=f"{counted_words(len(released), 'released model')}, {asked}.",
         articles=Markup("") if beside else verdicts,
         sections=tuple(sections),
         lines=tuple(lines),

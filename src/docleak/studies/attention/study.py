@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from docleak.documents import Page, Question
 from docleak.documents.page import Image
-from docleak.documents.ranges import counted_words
 from docleak.errors import AttackError, RecipeError
 from docleak.metrics.estimate import Estimate, ratio
 from docleak.models import DocumentModel, load_model
@@ -22,6 +21,7 @@ from docleak.report.pictures import png_of
 from docleak.report.severity import Part, Severity
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.gradient.case import pages_for, question_of
 from docleak.studies.identity import data_hash, model_title, weights_hash
 from docleak.studies.study import PLACEHOLDER, Done, Needed, Picture, Settings, TableRow, TableStudy, Tell, Unit, one_of

@@ -18,10 +18,11 @@ from docleak.privacy.empirical import LowerBound, held_against, jointly
 from docleak.report.measure import SHOWN, Measure, claimed
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity
-from docleak.report.statement import Scope, counted_words
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.canaries.audit import Bench, audit_canaries
 from docleak.studies.canaries.config import DIRAC, PAGE, USUAL, WITHOUT_NOISE, CanaryConfig
 from docleak.studies.identity import model_title

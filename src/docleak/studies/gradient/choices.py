@@ -13,9 +13,9 @@ from docleak.errors import RunError
 from docleak.files import shaped
 from docleak.report.pictures import new_figure, svg_figure
 from docleak.report.severity import Severity, routes_sentence
-from docleak.report.statement import counted_words
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.gradient.config import NONE
 from docleak.studies.gradient.measures import GIVEN, ILLEGIBLE, UNCOUNTED
 from docleak.studies.gradient.results import ModelResult, model_results

@@ -18,9 +18,10 @@ from docleak.models import image_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture
 from docleak.report.severity import Part
-from docleak.report.statement import Scope, counted_words
+from docleak.report.statement import Scope
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.gradient.case import build_case
 from docleak.studies.gradient.choices import Choice, chart, choices_of, effects, row_json, said_of, table_of
 from docleak.studies.gradient.config import FLOOR, NONE, DefenceConfig, GradientConfig, least_budget

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from docleak.defenses.registry import DEFENSES
-from docleak.report.statement import counted_words
 from docleak.runs.run import Run
-from docleak.spec import split_name
+from docleak.spec import counted_words, split_name
 from docleak.studies.gradient.config import FLOOR
 
 #: The defence of docleak's that changes the template; its others leave it blank.

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from docleak.documents.ranges import counted_words
 from docleak.metrics.estimate import Estimate
 from docleak.report.measure import EXPLAINED, FIELDS, Measure, holding, measured
 from docleak.report.severity import OUTSIDE, Cell
+from docleak.spec import counted_words
 from docleak.studies.gradient.findings import FLOORS
 from docleak.studies.gradient.results import ModelResult, Unit
 from docleak.studies.gradient.verdict import of_batches

@@ -12,10 +12,11 @@ from docleak.attacks.registries import ATTACKS
 from docleak.metrics import PSNR_CAP_DB, Estimate
 from docleak.report.page import LINES, Reading, Section, run_facts
 from docleak.report.severity import Cell, Part, Route, Severity, judge, routes_sentence
-from docleak.report.statement import Scope, counted_words
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.fields import NEAR
 from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested, unfinished
 from docleak.studies.gradient.findings import FLOORS, ROUTES, answer_given, grouped

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from docleak.report.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
-from docleak.report.statement import counted_words
+from docleak.spec import counted_words
 from docleak.studies.gradient.exposed import in_place, part_sent, published
 from docleak.studies.gradient.findings import FLOORS, answer_given, text_recovered, text_taken, words_given
 from docleak.studies.gradient.results import MOMENTS, ModelResult

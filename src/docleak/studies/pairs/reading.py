@@ -13,11 +13,11 @@ from docleak.metrics.estimate import Estimate, ratio
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import enlarged, picture
 from docleak.report.severity import Part, Severity
-from docleak.report.statement import Scope, counted_words
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
-from docleak.spec import items
+from docleak.spec import counted_words, items
 
 #: Pairs of nobody's.
 MADE_UP = {"scenes", "pages:synthetic"}

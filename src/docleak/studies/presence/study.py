@@ -30,10 +30,11 @@ from docleak.metrics.membership import membership_rates
 from docleak.models import DocumentModel, load_model, pixels_of, trainable
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity, worst
-from docleak.report.statement import Scope, counted_words
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.identity import data_hash, weights_hash
 from docleak.studies.presence.config import PresenceConfig
 from docleak.studies.presence.pages import Dealt, Subject, deal

@@ -22,10 +22,11 @@ from docleak.models import DocumentModel, Encoded, load_model, pixels_of
 from docleak.models.base import image_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import SEVERE_SHARE, Part, Severity
-from docleak.report.statement import Scope, counted_words
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.gradient.case import pages_for, question_of
 from docleak.studies.identity import data_hash, model_title, title_key, weights_hash
 from docleak.studies.servers.config import TITLE, ServersConfig

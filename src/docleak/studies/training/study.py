@@ -19,7 +19,6 @@ import torch
 
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Image
-from docleak.documents.ranges import counted_words
 from docleak.errors import RecipeError, RunError
 from docleak.files import drafted_folder
 from docleak.metrics.estimate import Estimate
@@ -31,6 +30,7 @@ from docleak.report.pictures import decoded, picture
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.study import (
     PLACEHOLDER,
     STEP,

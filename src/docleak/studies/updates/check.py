@@ -8,7 +8,7 @@ from typing import Any
 
 from docleak.attacks.gradients.algebra.bag import tables_of
 from docleak.attacks.gradients.selftest import SelfTest
-from docleak.documents.ranges import counted_words
+from docleak.spec import counted_words
 from docleak.studies.updates.case import SAME, UpdateCase
 from docleak.studies.updates.causes import Cause, Diagnosis
 from docleak.studies.updates.round import ImitatedRound

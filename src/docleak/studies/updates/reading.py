@@ -12,10 +12,11 @@ from docleak.metrics import PageScore
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import new_figure, picture, svg_figure
 from docleak.report.severity import Part, Severity
-from docleak.report.statement import Scope, counted_words
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import percent, render
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.fields import ALTS, KINDS
 from docleak.studies.updates.verdict import (
     Pictures,

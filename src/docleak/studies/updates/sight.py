@@ -16,11 +16,11 @@ from docleak.attacks.gradients.selftest import self_test
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.documents import blank_template, private_mask
 from docleak.documents.page import Image
-from docleak.documents.ranges import counted_words
 from docleak.errors import AttackError
 from docleak.metrics import load_engine, score_page
 from docleak.models import image_of
 from docleak.models.base import pixels_of
+from docleak.spec import counted_words
 from docleak.studies.updates.case import UpdateCase
 from docleak.studies.updates.check import told_test
 from docleak.studies.updates.round import ImitatedRound, Truth, assumed

@@ -17,12 +17,12 @@ import torch
 from docleak.attacks.gradients import ATTACKS
 from docleak.documents.loaders import SYNTHETIC
 from docleak.documents.page import Image
-from docleak.documents.ranges import counted_words
 from docleak.errors import DocumentError, FederationError, SelfTestError
 from docleak.models import DocumentModel, load_model
 from docleak.report.page import Reading
 from docleak.runs.identity import sources_of
 from docleak.runs.run import Run
+from docleak.spec import counted_words
 from docleak.studies.gradient.config import require_budget
 from docleak.studies.identity import weights_hash
 from docleak.studies.study import Study, Tell, Unit, one_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from docleak.metrics import PageScore
-from docleak.report.measure import FIELDS, Measure, holding, measured, share_of
+from docleak.report.measure import FIELDS, Measure, holdings, measured, share_of
 from docleak.report.severity import Cell, Part, Severity, judge, worst
 from docleak.report.templating import percent
 from docleak.studies.fields import cell_of
@@ -127,7 +126,7 @@ def fields_measured(
     """The share of private fields that the better of the two routes gives of the updates of ``whose``: fields all of
     whose tokens are in the set of tokens read, where that is more than chance, though it gives no value as such, or
     that are read from pictures. Intervals over clients. ``missing`` are sentences on what of the run is not there."""
-    groups, pages, doubts = list[tuple[str, float, int]](), defaultdict[str, list[str]](list), [*missing]
+    groups, doubts = list[tuple[str, float, int]](), [*missing]
     tokens, fields, values = 0, 0, 0
     for record in records:
         words, seen = record["words"], Pictures.of(record["pictures"])
@@ -139,12 +138,12 @@ def fields_measured(
             held = words["fields"][0] if beyond_chance(words) or (words["precision"] or 0) >= SURE else 0
         read, tried = (seen.cells.count(Cell.READ), judge(seen.cells).of) if seen else (0, 0)
         groups.append((str(record["client"]), float(max(held, read)), max(of, tried)))
-        pages[str(record["client"])].append(str(_pages_in(record)))
         tokens, fields, values = tokens + held, fields + of, values + read
         doubts += doubts_of(record)
         if severity_of(record) is Severity.UNTOLD or not (told and seen):
             doubts.append(f"{name_of(record)}: words, pictures or both could not be told.")
-    by = {holding(client, pages[client]): count for client, count in measured(groups).items()}
+    clients = holdings((str(record["client"]), _pages_in(record)) for record in records if "masked" not in record)
+    by = {clients[client]: count for client, count in measured(groups).items()}
     share = share_of(by, np.random.default_rng(0))
     given = (
         f"{values} {'was' if values == 1 else 'were'} read from pictures" if values else "no value was given as such"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import first_of
-from docleak.report.measure import FIELDS, Measure, holding, measured, share_of
+from docleak.report.measure import FIELDS, Measure, holdings, measured, share_of
 from docleak.report.severity import Part, Severity
 from docleak.studies.weights.table import GameTable, Ranked
 
@@ -104,10 +103,8 @@ def fields_measured(
 ) -> Measure:
     """The share of scrubbed fields read word for word that public data do not tell; intervals over documents."""
     public = {field.name for field in table.baseline if field.match.perfect}
-    held = defaultdict[str, list[str]](list)
-    for unit in (units[field.name] for field in table.fields):
-        held[str(unit["document"])].append(str([unit.get(key) for key in ("page", "key", "value")]))
-    groups = {document: holding(document, sorted(fields)) for document, fields in held.items()}
+    held, told = [units[field.name] for field in table.fields], ("page", "key", "value")
+    groups = holdings((str(unit["document"]), [unit.get(key) for key in told]) for unit in held)
     by = measured([
         (groups[str(units[field.name]["document"])], float(field.match.perfect and field.name not in public), 1)
         for field in table.fields

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from docleak.documents.page import Page
-from docleak.documents.ranges import counted_words
 from docleak.errors import FederationError
 from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.models.device import seed_torch
 from docleak.models.vlm.values import derived_once
+from docleak.spec import counted_words
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local_plan import OPTIMISERS, LocalPlan
 from docleak.training.objectives.objective import Example, Objective

@@ -36,6 +36,7 @@ from docleak.privacy.ledger import Ledger
 from docleak.privacy.lineage import Claim, Lineage, Trained, claim_of
 from docleak.privacy.plan import DpPlan
 from docleak.runs.run import LEDGER, Run
+from docleak.spec import counted_words
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.party import DocumentScore, Introduction
@@ -205,7 +206,7 @@ class FederatedRun:
         if not rounds:
             return start
         kind = "federated" if len(info.get("silos", ())) > 1 else "central"
-        what = f"{kind} training ({self.federation.local.objective}, {rounds} round{'s' * (rounds != 1)})"
+        what = f"{kind} training ({self.federation.local.objective}, {counted_words(rounds, 'round')})"
         known = read_fingerprints(self.path)
         providers = known.digest(identity) if known and identity in known.hashes else None
         spent = ledger.spent() if ledger else None

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from docleak.documents.ranges import counted_words
 from docleak.errors import PrivacyError
 from docleak.files import read_json_object, shaped, write_json
 from docleak.privacy.accounting import guarantee, rounded_up
@@ -28,6 +27,7 @@ from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.mechanism import MOST_NOISE, Mechanism, Relation, Unit
 from docleak.privacy.second import second_opinion
 from docleak.runs.claim import claimed
+from docleak.spec import counted_words
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.silo_limits import LEDGER, LIMITS, MARGIN, WITNESS, SiloLimits, has_limits, taking_part
 

@@ -22,6 +22,7 @@ from docleak.privacy.lineage import BOUND, epsilon_with_scores
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.second import second_opinion
+from docleak.spec import counted_words
 from docleak.training.federated.capture import UPDATES, recorded
 from docleak.training.federated.federation import Federation, drawn
 from docleak.training.federated.local import set_parameters
@@ -129,7 +130,7 @@ def _privacy(run: FederatedRun) -> dict[str, Any] | None:
     if claim.kind == BOUND:
         limit.insert(0, "It holds for the released models.")
     return {
-        "claim": f"after {ledger.begun} round{'s' * (ledger.begun != 1)}, {claim.sentence}",
+        "claim": f"after {counted_words(ledger.begun, 'round')}, {claim.sentence}",
         "kind": claim.kind,
         "epsilon": None if claim.epsilon is None or everything is None else max(claim.epsilon, everything),
         "epsilon_of_this_training": max(spent.epsilon, evaluation_cost(run.federation, run.evaluations())),
