@@ -3,7 +3,7 @@
     python -m scripts.sizes docs/results --out docs/results/sizes.md
 
 Reads the stored tables that the scoreboard reads (``scripts.scoreboard``); a table that is stored at one scale alone is
-left out. Nothing is computed.
+left out, and a number of a single document is no number here. Nothing is computed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ The same rows with docleak's tiny networks, with networks of the published size 
 column differs from another in size alone. Between tiny and base differ the initialisation and the number of documents,
 too, and, as the pages of the tables say, gradient evaluations (GI-DQA: 150 and 60; MMGIA's table 3: 400 and 60), pages
 (receipts in two of GI-DQA's columns), pairs and pictures (MMGIA: 20 or 60 of NLVR at 64 x 16, 4 scenes at 32 x 32, with
-another network for pictures) and training (CDMI: up to 100 epochs on 140 documents with up to 200 fields, and one epoch on 24
-with one field; PFL-DocVQA: five to ten rounds of whole epochs, and one training or ten rounds of a step). The printed
-numbers are of pretrained networks, other data and the paper's budget.
+another network for pictures) and training (PFL-DocVQA: five to ten rounds of whole epochs, and one training or ten
+rounds of a step). The printed numbers are of pretrained networks, other data and the paper's budget.
 """
 
 
@@ -33,7 +32,11 @@ def sizes(folder: Path, recipes: Mapping[str, Recipe]) -> str:
     for name, recipe in recipes.items():
         tables = stored(folder, name)
         if len({table["scale"] for table in tables}) > 1:
-            parts.append(f"## {name}: {recipe.title}\n\n{_compared(recipe, tables)}")
+            compared = (
+                _compared(recipe, tables)
+                or "At base scale of a single document: what it costs, and nothing of what leaks.\n"
+            )
+            parts.append(f"## {name}: {recipe.title}\n\n{compared}")
             for table in tables:
                 parts.append(f"Scale {table['at']}: `{table['Command']}`; {table['Models']}  ")
             parts.append("")
@@ -41,10 +44,9 @@ def sizes(folder: Path, recipes: Mapping[str, Recipe]) -> str:
 
 
 def _compared(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:
-    """A line per row and number that stand in the first table and another."""
+    """A line per row and number of two documents or more in the first table and another; "" for none."""
     scales = [str(table["at"]) for table in tables]
-    lines = [f"| row | number | {' | '.join(f'{scale} (n)' for scale in scales)} | paper |",
-             "|" + "---|" * (3 + len(scales))]  # fmt: skip
+    lines = list[str]()
     columns = recipe.study.columns
     for row in recipe.rows:
         for key, column in columns.items():
@@ -56,7 +58,7 @@ def _compared(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:
                 told = []
                 for one in same:
                     number = Estimate.of_json(one["ours"][key])
-                    if number.value is not None and number.groups:
+                    if number.value is not None and number.groups > 1:
                         told.append(f"{one['model']} {column.text(number)} ({number.groups})")
                     if key in one["paper"]:
                         printed[one["model"].removesuffix("-spread")] = column.number(one["paper"][key])
@@ -65,7 +67,8 @@ def _compared(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:
                 shown = " | ".join(cell or "-" for cell in cells)
                 paper = "; ".join(f"{model} {value}" for model, value in printed.items())
                 lines.append(f"| {row.name} | {column.head} | {shown} | {paper or '-'} |")
-    return "\n".join(lines) + "\n"
+    head = f"| row | number | {' | '.join(f'{scale} (n)' for scale in scales)} | paper |"
+    return "\n".join([head, "|" + "---|" * (3 + len(scales)), *lines, ""]) if lines else ""
 
 
 if __name__ == "__main__":
