@@ -26,6 +26,14 @@ from scripts.deciding import to_decide
 VERDICTS = (CONFIRMED, REFUTED, OPEN)
 #: What a statement says of itself that is docleak's, in a table of a paper's.
 OURS = "(ours)"
+OVERVIEW = """\
+## At a glance
+
+A line per table and figure, docleak's statements on it counted with the paper's.
+
+| table or figure | confirmed | refuted | cannot tell |
+|---|---|---|---|
+"""
 HEAD = "| statement | on | n | measured | verdict | to decide |\n|---|---|---|---|---|---|\n"
 EXPLAINED = """\
 What the papers conclude from their tables and figures, and what docleak asks beside them, as statements that its
@@ -84,7 +92,7 @@ def of_one_training(table: Mapping[str, Any], statement: Mapping[str, Any]) -> b
 def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
     """The page as Markdown."""
     papers, ours = _Count("Of the papers' findings"), _Count("Of docleak's own questions")
-    parts, absent = list[str](), list[str]()
+    parts, absent, glance = list[str](), list[str](), list[str]()
     for name, recipe in recipes.items():
         tables, count = [_now(recipe, table) for table in stored(folder, name)], ours if recipe.ours else papers
         said = [(one["says"], one["verdict"]) for table in tables for one in table["statements"]]
@@ -96,13 +104,17 @@ def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
         if not said:
             absent.append(f"- {_title(folder, name)}: {_why_none(recipe, tables)}")
             continue
+        totals = Counter(verdict for _, verdict in said)
+        cells = [f"{_title(folder, name)}: {recipe.title}", *(totals[verdict] for verdict in VERDICTS)]
+        glance.append(f"| {' | '.join(map(str, cells))} |")
         lines = [line for table in tables for line in lines_of(table)]
         whose = "; docleak's own question" if recipe.ours else ""
         heading = f"### {_title(folder, name)}: {recipe.title}\n\n{recipe.paper}{whose}"
         parts.append(f"{heading}\n\n{HEAD}" + "\n".join(lines) + "\n")
     rest = "\n".join(["## Without a verdict\n", *absent]) if absent else ""
     counts = [f"**{count.text()}**\n" for count in (papers, ours) if count.tables]
-    return "\n".join(["# Scoreboard\n", EXPLAINED, *counts, *parts, rest]).rstrip() + "\n"
+    overview = OVERVIEW + "\n".join(glance) + "\n\n## Statement by statement\n"
+    return "\n".join(["# Scoreboard\n", EXPLAINED, *counts, overview, *parts, rest]).rstrip() + "\n"
 
 
 @dataclass

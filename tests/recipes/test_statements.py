@@ -268,7 +268,7 @@ def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
     assert "Of the papers' findings: 2 statements on one model each, 1 confirmed, 0 refuted, 1 cannot tell" in text
     assert "Of docleak's own" not in text
     assert "- other: not computed by its recipe" in text and "| good above fair | m | 30 |" in text
-    assert "1 have no stored numbers" in text
+    assert "1 have no stored numbers" in text and "| coins: Coins | 1 | 0 | 1 |" in text
     assert "cannot tell | the seen difference lies on the line itself" in text
     of_paper = replace(recipe, statements=(replace(recipe.statements[0], scales=("paper",)),))
     silent = json.loads((folder / "coins.json").read_text()) | {"statements": []}
@@ -302,6 +302,7 @@ def test_the_scoreboard_tells_the_papers_findings_from_its_own(tmp_path: Path) -
     of_papers, own = (line for line in text.splitlines() if line.startswith("**Of "))
     assert "findings: 2 statements on one model each, 2 confirmed" in of_papers and "Of 1 tables and" in of_papers
     assert "questions: 4 statements on one model each, 4 confirmed" in own and "Of 1 tables and" in own
+    assert "| coins: Coins | 3 | 0 | 0 |" in text
     assert "nobody's; docleak's own question" in text and "A paper; docleak's" not in text
 
 
