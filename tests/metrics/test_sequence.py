@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,16 @@ def left_out(draw: str, mean: float, *, peek: bool, tries: int = 400, n: int = 4
 @pytest.mark.parametrize("mean", [0.05, 0.5, 0.8])
 def test_whoever_looks_after_every_page_is_misled_in_one_table_of_twenty_at_most(draw: str, mean: float) -> None:
     assert left_out(draw, mean, peek=True) <= 0.05 + 0.02
+
+
+def test_who_asks_for_more_pages_after_a_look_keeps_the_bets_that_were_laid() -> None:
+    """Laid anew for each number of pages, each look had a chance of its own to be wrong (8 % of coins, six looks)."""
+    plans, rng = (6, 9, 14, 22, 40), np.random.default_rng(11)
+    for _ in range(40):
+        values = rng.binomial(1, 0.5, plans[-1]).astype(float)
+        kept = [mean_over_time(values[:n], planned=plans[: number + 1]) for number, n in enumerate(plans)]
+        assert kept[0] == mean_over_time(values[:6], planned=6)
+        assert all(low <= lower and higher <= high for (low, high), (lower, higher) in pairwise(kept))
 
 
 def test_an_interval_that_is_looked_at_over_and_over_as_if_it_were_the_only_one_does_not_pass() -> None:

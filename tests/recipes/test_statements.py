@@ -15,6 +15,7 @@ import pytest
 
 from docleak.errors import RecipeError
 from docleak.metrics.estimate import Estimate
+from docleak.metrics.sequence import mean_over_time
 from docleak.recipes import Recipe, Row, list_recipes
 from docleak.recipes.recipe import read_recipe
 from docleak.recipes.rows import reproduce, rows_of, write_table
@@ -206,6 +207,24 @@ def test_more_pages_go_on_from_fewer_and_fewer_are_there_already(tmp_path: Path,
     computed.clear()
     fewer = table(tmp_path / "fewer", beside=True, pages=3)
     assert not computed and [len(row.run.units()) for row in fewer] == [3, 3, 3]
+
+
+def test_more_pages_after_a_look_lay_no_bet_anew_and_come_in_the_order_they_were_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = stated("heads", "good", "above", "fair")
+
+    def backwards(self: CoinsStudy, run: Run, column: str) -> Mapping[str, float]:
+        return {f"page-{99 - n}": unit[column] for n, unit in enumerate(run.units())}
+
+    monkeypatch.setattr(CoinsStudy, "measured", backwards)
+    looks = {pages: table(tmp_path / str(pages), good, beside=True, pages=pages) for pages in (6, 9, 30)}
+    fair, better, _ = (np.array([unit["heads"] for unit in row.run.units()]) for row in looks[30])
+    values = (better - fair + 1) / 2
+    for pages, plans in ((6, [6]), (9, [6, 9]), (30, [6, 9, 30])):
+        quantity = decide([good], looks[pages], "tiny")[0].quantity
+        low, high = mean_over_time(values[:pages], planned=plans)
+        assert (quantity.low, quantity.high) == (2 * low - 1, 2 * high - 1), pages
 
 
 def test_pages_that_are_others_or_may_depend_on_their_number_are_computed(

@@ -13,20 +13,25 @@ GRID = 2001
 BOLDEST = 0.9
 
 
-def mean_over_time(values: Sequence[float], *, planned: int, level: float = 0.95) -> tuple[float, float]:
+def mean_over_time(
+    values: Sequence[float], *, planned: int | Sequence[int], level: float = 0.95
+) -> tuple[float, float]:
     """The interval that a confidence sequence for the mean of ``values`` in [0, 1] has come to.
 
     A mean m is left out once a gambler who bets on values above m, or on values below it, has turned 1 into 2 /
     (1 - ``level``): where m is true that happens at any time with a probability of at most 1 - ``level`` (Ville), for
     any values in [0, 1] whose mean given the earlier ones is m, at any n, and whatever decides when to stop
     (Waudby-Smith and Ramdas, 2024, section 4: hedged bets with predictable plug-in). ``planned`` is the number of
-    values for which bets are laid out: it makes the interval narrow there, and is no condition.
+    values for which bets are laid out: it makes the interval narrow there, and is no condition. Where more were asked
+    for after a look, it is each such number, the first first: bets that were laid are not laid anew, or each look would
+    have a chance of its own to be wrong.
 
     ValueError for values outside [0, 1].
     """
     if any(not 0 <= value <= 1 for value in values):
         raise ValueError(f"values from {min(values)} to {max(values)}; expected all in [0, 1].")
     wanted = math.log(2 / (1 - level))
+    plans = [planned] if isinstance(planned, int) else planned
     means = np.linspace(0, 1, GRID)
     with np.errstate(divide="ignore"):
         most = BOLDEST / means, BOLDEST / (1 - means)
@@ -34,7 +39,8 @@ def mean_over_time(values: Sequence[float], *, planned: int, level: float = 0.95
     total, squares = 0.5, 0.25
     for number, value in enumerate(values, 1):
         deviation = squares / number  # of the values before this one, a value of a half and a spread of a half first
-        bet = math.sqrt(2 * wanted / (deviation * max(planned, 1)))
+        plan = next((plan for plan in plans if plan >= number), plans[-1])
+        bet = math.sqrt(2 * wanted / (deviation * max(plan, 1)))
         capital[0] += np.log1p(np.minimum(bet, most[0]) * (value - means))
         capital[1] += np.log1p(np.minimum(bet, most[1]) * (means - value))
         np.maximum(richest, capital, out=richest)

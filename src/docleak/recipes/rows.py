@@ -23,7 +23,7 @@ from docleak.files import TEMPORARY, read_stored, reported, write_atomically, wr
 from docleak.models.loading import short_name
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.recipe import Row as RecipeRow
-from docleak.recipes.statements import decide, settled
+from docleak.recipes.statements import PLANS, decide, settled
 from docleak.recipes.statements import table_of as decided_table
 from docleak.report.pictures import data_uri
 from docleak.report.table import Column, Row, Table
@@ -187,7 +187,7 @@ def reproduce(
 def _take_over(row: TableRow, out: Path) -> Counter[str]:
     """Copy to the row the finished units that runs of tables beside ``out`` share with it; returns how many of each."""
     wanted = {unit.id for unit in row.study.units()}
-    taken = Counter[str]()
+    taken, plans = Counter[str](), [*row.run.info.get(PLANS, [])]
     for file in sorted(out.resolve().parent.glob(f"*/{ROWS}/*/run.json")):
         beside = Run(file.parent)
         if file.parents[2] == out.resolve() or not _shared(row, beside):
@@ -196,9 +196,18 @@ def _take_over(row: TableRow, out: Path) -> Counter[str]:
             if not row.run.has(unit):
                 row.run.take_over(unit, beside)
                 taken[file.parents[2].name] += 1
+                plans += [*beside.info.get(PLANS, []), _planned(row, beside)]
     if taken:
+        row.run.write_info(PLANS, [*dict.fromkeys(plan for plan in plans if plan)])
         row.run.write_info(TAKEN_OVER, taken + Counter(row.run.info.get(TAKEN_OVER, {})))
     return taken
+
+
+def _planned(row: TableRow, beside: Run) -> int:
+    """How many parts ``beside``, which shares units with the row, was to have; 0 where that is not known."""
+    pages = beside.config.get("pages")
+    study = row.study.over(pages) if isinstance(pages, int) else None
+    return (study or row.study).planned_parts()
 
 
 def _shared(row: TableRow, beside: Run) -> bool:

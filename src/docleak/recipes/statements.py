@@ -38,6 +38,8 @@ from docleak.studies.study import TableRow
 CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "cannot tell"
 #: Parts that a row has at least, however early all is decided.
 LEAST = 3
+#: What a run notes of numbers of parts that were planned before, and looked at.
+PLANS = "planned before"
 #: How two rows can stand to each other.
 RELATIONS = ("above", "below", "like")
 #: key -> type, in a recipe's file.
@@ -187,13 +189,14 @@ def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate,
     """What the statement is about, and how it was measured."""
     studies = [row.study for row in rows]
     parts = [_parts(row, statement.column) for row in rows]
-    shared = sorted(set.intersection(*(set(part) for part in parts)))
+    shared = [name for name in parts[0] if all(name in part for part in parts)]  # in the order they were computed
     if not studies[0].stoppable:
-        np.random.default_rng(0).shuffle(shared)
+        np.random.default_rng(0).shuffle(shared := sorted(shared))
     share = statement.column in studies[0].shares
     paired = len(rows) == 2 and (share or not statement.by)
     if shared and (paired or (share and studies[0].stoppable)):
-        planned = max([len(shared), *(study.planned_parts() for study in studies)])
+        before = dict.fromkeys(plan for row in rows for plan in _planned_before(row))
+        planned = [*before, max(len(shared), *(study.planned_parts() for study in studies))]
         of = studies[0].parts_of(statement.column) or "parts"
         if len(rows) == 1:
             values = [parts[0][name] for name in shared]
@@ -241,6 +244,11 @@ def _beyond(number: Estimate, less: Estimate) -> Estimate:
     if None in (number.value, number.low, number.high, less.low, less.high):
         return shift(number, -less.value)
     return replace(_apart(number, less, 1)[0], n=number.n, groups=number.groups, of=number.of)
+
+
+def _planned_before(row: TableRow) -> list[int]:
+    """How many parts were planned when some of the row's were looked at, in a table beside it."""
+    return row.run.info.get(PLANS, []) if _begun(row) else []
 
 
 def _begun(row: TableRow) -> bool:
