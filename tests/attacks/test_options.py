@@ -20,8 +20,8 @@ def test_options_change_what_they_name_and_nothing_else() -> None:
 
 
 def test_another_start() -> None:
-    assert ATTACKS.load("gi-dqa:start=light").start == "light" and ATTACKS.load("gi-dqa").start == "uniform"
-    with pytest.raises(AttackError, match="uniform, normal, light"):
+    assert ATTACKS.load("gi-dqa:start=light").start == "light" and ATTACKS.load("gi-dqa").start == "by-size"
+    with pytest.raises(AttackError, match="uniform, normal, light, by-size"):
         ATTACKS.load("gi-dqa:start=dark")
 
 
@@ -30,7 +30,7 @@ def test_another_solver_and_the_rounds() -> None:
     assert (plain.solver, plain.rounds) == (BoundedLBFGS(), "largest")
     assert (other.solver, other.rounds) == (LevenbergMarquardt(), "all")
     assert ATTACKS.load("gi-dqa:solver=lbfgs").solver == plain.solver
-    assert ATTACKS.load("gi-dqa:loss=double").double_loss and not plain.double_loss
+    assert ATTACKS.load("gi-dqa:loss=double").double_loss and plain.double_loss is None
     with pytest.raises(AttackError, match="largest, all"):
         ATTACKS.load("gi-dqa:rounds=first")
 

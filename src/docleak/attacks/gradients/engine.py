@@ -26,7 +26,7 @@ from docleak.attacks.gradients.matching import (
     squared_and_cosine_of_all,
     squared_and_position,
 )
-from docleak.attacks.gradients.precision import DoubleLoss
+from docleak.attacks.gradients.precision import DoubleLoss, sure
 from docleak.attacks.gradients.priors import DEFAULT_WEIGHT, PRIORS
 from docleak.attacks.gradients.schedules import SCHEDULES
 from docleak.attacks.gradients.shallow import Layers, constant_but, shallow
@@ -83,7 +83,8 @@ class GradientAttack:
     ``matching`` None means the whitened distance of ``whitening``; ``solver`` None keeps the random start. Of a view
     with several ``rounds`` the one with the largest gradient is matched, or the mean of all their distances; then
     every round's gradient is an evaluation. ``layers`` says whether all tensors are matched or, of a deep encoder,
-    those next to the pixels. ``double_loss`` takes the adversary's softmax in double precision. ``recompute`` keeps
+    those next to the pixels. ``double_loss`` takes the adversary's softmax in double precision. It (as None) and
+    ``start`` may be left to the gradient's size, which an adversary sees (``precision.sure``). ``recompute`` keeps
     less of a Donut's encoder in memory and computes it anew, which takes longer and changes nothing else.
     ``keep`` says which iterate is returned of those whose gradient was evaluated; eq. 4 of GI-DQA may mean either.
     The search ends before its budget is spent where the least matching loss is at most ``stop_at`` of the first
@@ -103,7 +104,7 @@ class GradientAttack:
     whitening: WhiteningConfig = WhiteningConfig()
     rounds: Rounds = "largest"
     layers: Layers = "all"
-    double_loss: Annotated[bool, Said("loss", {"float": False, "double": True})] = False
+    double_loss: Annotated[bool | None, Said("loss", {"float": False, "double": True, "by-size": None})] = False
     recompute: Annotated[bool, Said(values={"no": False, "yes": True})] = False
     keep: Keep = "best"
     stop_at: float = 0.0
@@ -166,9 +167,13 @@ class GradientAttack:
         started = time.perf_counter()
         with inference_mode_of(view), recomputation(self.recompute):
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
-            start = canvas.start(self.start, generator) if start_at is None else canvas.unknowns(start_at)
+            small = sure(view)
+            start = (
+                canvas.unknowns(start_at) if start_at is not None else canvas.start(self.start, generator, sure=small)
+            )
+            double = small if self.double_loss is None else self.double_loss
             pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation, guide)
-            with DoubleLoss() if self.double_loss else nullcontext(), constant_but(pursuit.views):
+            with DoubleLoss() if double else nullcontext(), constant_but(pursuit.views):
                 best = pursuit.pursue(start, budget, generator)
             pixels = canvas.pixels(best).detach().clamp(0, 1)
             explained = explained_share(pursuit.sent[0], knowledge, pixels)

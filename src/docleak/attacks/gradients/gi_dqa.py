@@ -4,8 +4,9 @@
 weights, exponential decay, Adam with the published step of 2.0 in a range of pixels of 1: the first step leaves every
 unknown at black or white, and the decay brings it back (a step of 2.0 / 255 reads nothing: gi-dqa/settings).
 ``ATTACK`` is docleak's default for the same threat model: whitened matching, one grey value per pixel (the limit of the
-channel prior), pixels bounded to [0, 1] and L-BFGS-B (docs/log.md has what each part brings), and of a deep Donut the
-tensors next to the pixels.
+channel prior), pixels bounded to [0, 1] and L-BFGS-B (docs/log.md has what each part brings), of a deep Donut the
+tensors next to the pixels, and of a model that is sure of its answer, which the gradient's size tells, a start as light
+as paper and a loss in double precision.
 """
 
 from docleak.attacks.gradients.engine import GradientAttack
@@ -30,5 +31,7 @@ ATTACK = GradientAttack(
     matching=None,
     solver=BoundedLBFGS(),
     grey=True,
+    start="by-size",
     layers="shallow",
+    double_loss=None,
 )

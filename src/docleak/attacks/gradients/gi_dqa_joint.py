@@ -64,7 +64,7 @@ class JointAttack:
     name: str
     paper: str
     summary: str
-    refine: GradientAttack | None = field(default=gi_dqa.ATTACK)
+    refine: GradientAttack | None = field(default=replace(gi_dqa.ATTACK, start="uniform", double_loss=False))
     looks: int = 3
     greys: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 0.9)
     places: int = 6

@@ -60,7 +60,12 @@ class GradientView:
         """The round with the largest gradient, alone: there the model was least sure of the page."""
         if not self.later:
             return self
-        return replace(max(self.rounds, key=lambda view: _norm(view.gradient)), later=())
+        return replace(max(self.rounds, key=lambda view: view.norm), later=())
+
+    @property
+    def norm(self) -> float:
+        """The gradient's Euclidean norm."""
+        return _norm(self.gradient)
 
     @property
     def names(self) -> tuple[str, ...]:
