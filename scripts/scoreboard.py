@@ -3,14 +3,16 @@
     python -m scripts.scoreboard docs/results --out docs/results/README.md
 
 A stored table is ``table.json`` of a run, kept as FOLDER/PAPER/TABLE.json (of another scale than tiny, as
-TABLE-SCALE.json) beside its page. Nothing is computed here: what a table says of its statements was decided when it
-was written.
+TABLE-SCALE.json) beside its page, which alone names the commit. Nothing is computed here: what a table says of its
+statements was decided when it was written.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ from typing import Any
 from docleak.files import write_atomically
 from docleak.metrics.estimate import Estimate
 from docleak.recipes import Recipe, list_recipes
-from docleak.recipes.statements import CONFIRMED, OPEN, REFUTED
+from docleak.recipes.statements import CONFIRMED, OPEN, REFUTED, RELATIONS
 from scripts.deciding import to_decide
 
 VERDICTS = (CONFIRMED, REFUTED, OPEN)
@@ -43,7 +45,13 @@ side, but for "by the number itself": there is no interval then, and what one tr
 verdicts on FeDocVQA's table 3, two did not outlive three trainings of twice the rounds. What attacks trained models
 (CDMI, PFL-DocVQA) is said of those that its page names.
 How each was measured (paired over the same pages, or two intervals that do not meet) stands on the page of its table,
-with command, seed, machine and time. Scale tiny is not the papers' models: what is refuted there is refuted there.
+with the machine; scale, seed, commit, time and command stand below its heading here. The time is that of the command's
+last call, which may have gone on from an earlier one. A share of pages where it is so, less that where it is not, says
+how sure a difference is and not how large: "the rows" behind it are the two numbers themselves. ResNet-18's pictures in
+mmgia/table1, where nothing is visible of either, are an order among failures.
+Scale tiny is not the papers' models: what is refuted there is refuted there. GI-DQA's tables 1, 3, 4, 7 and 8 and
+figure 6 attack with docleak's solver where no row names the paper's Adam, which in as many evaluations reads none of
+the fields of twelve pages of the Donut ([table 1](gi-dqa/table1.md)): what is said of "GI-DQA" is of that solver.
 Statements marked "(ours)", and all of tables whose heading says "docleak's own question", are no paper's.
 
 **To decide** is what an open statement would take, reckoned from its own numbers: as many parts (documents, pairs,
@@ -55,14 +63,18 @@ more. FeDocVQA's tables take 68 test documents of the 414 that are here ("all"):
 
 def stored(folder: Path, recipe: str) -> list[dict[str, Any]]:
     """The stored tables of a recipe, that of scale tiny first; ``at`` is the scale, and the part of a table that
-    several commands computed."""
+    several commands computed, ``commit`` what its page says it was made with."""
     tables = []
     for scale in ("tiny", "base", "paper"):
         whole = folder / (f"{recipe}.json" if scale == "tiny" else f"{recipe}-{scale}.json")
         for file in filter(Path.is_file, (whole, *sorted(folder.glob(f"{recipe}-{scale}-*.json")))):
             part = file.stem.removeprefix(f"{Path(recipe).name}-{scale}-") if file != whole else ""
             at = ", ".join(filter(None, (scale, part)))
-            tables.append({**json.loads(file.read_text(encoding="utf-8")), "at": at})
+            page = file.with_suffix(".md")
+            told = page.read_text(encoding="utf-8") if page.is_file() else ""
+            commit = re.search(r"^Machine: .*commit (\w+)$", told, re.MULTILINE)
+            named = {"at": at, "commit": commit[1] if commit else None}
+            tables.append({**json.loads(file.read_text(encoding="utf-8")), **named})
     return tables
 
 
@@ -77,9 +89,28 @@ def lines_of(table: Mapping[str, Any]) -> list[str]:
         if verdict != OPEN:
             verdict += " by the number itself" if quantity.low is None else ""
             verdict += " of one training" if of_one_training(table, one) else ""
-        cells = [one["says"], where, quantity.groups or "-", quantity.text(3), verdict, to_decide(table, one)]
+        measured = quantity.text(3) + _beside(table, one)
+        cells = [one["says"], where, quantity.groups or "-", measured, verdict, to_decide(table, one)]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
+
+
+def _beside(table: Mapping[str, Any], statement: Mapping[str, Any]) -> str:
+    """The two rows' own numbers, of a statement about the share of parts where one is above the other."""
+    if not str(statement["how"]).startswith("share of the same"):
+        return ""
+    of = {row["row"]: row["ours"] for row in table["rows"] if row["model"] == statement["model"]}
+    names = statement["row"], next(statement[name] for name in RELATIONS if name in statement)
+    first, second = (of[name][statement["column"]]["value"] for name in names)
+    return f", the rows {first:.3g} against {second:.3g}"
+
+
+def _made(table: Mapping[str, Any]) -> str:
+    """How the table was made, in a line, as far as it or its page says so."""
+    wall = re.match(r"[\d,]+ s", str(table.get("Wall time of this call", "")))
+    facts = {"seed ": table.get("Seed"), "commit ": table["commit"], "": wall and wall[0]}
+    said = ", ".join(f"{name}{value}" for name, value in facts.items() if value)
+    return f"- {table['at']}: {said}: `{table.get('Command', '-')}`"
 
 
 def of_one_training(table: Mapping[str, Any], statement: Mapping[str, Any]) -> bool:
@@ -95,44 +126,58 @@ def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
     parts, absent, glance = list[str](), list[str](), list[str]()
     for name, recipe in recipes.items():
         tables, count = [_now(recipe, table) for table in stored(folder, name)], ours if recipe.ours else papers
-        said = [(one["says"], one["verdict"]) for table in tables for one in table["statements"]]
+        said = [one for table in tables for one in table["statements"]]
+        decided = [one for one in said if one["verdict"] != OPEN and (recipe.ours or OURS not in one["says"])]
         count.tables += 1
         count.missing += not tables
-        count.decided += any(verdict != OPEN for says, verdict in said if recipe.ours or OURS not in says)
-        for says, verdict in said:
-            (ours if OURS in says else count).verdicts[verdict] += 1
+        count.decided += bool(decided)
+        count.by_number += bool(decided) and not any(map(_has_interval, decided))
+        for one in said:
+            whose = ours if OURS in one["says"] else count
+            whose.verdicts[one["verdict"]] += 1
+            whose.intervals += _has_interval(one)
         if not said:
             absent.append(f"- {_title(folder, name)}: {_why_none(recipe, tables)}")
             continue
-        totals = Counter(verdict for _, verdict in said)
+        totals = Counter(one["verdict"] for one in said)
         cells = [f"{_title(folder, name)}: {recipe.title}", *(totals[verdict] for verdict in VERDICTS)]
         glance.append(f"| {' | '.join(map(str, cells))} |")
         lines = [line for table in tables for line in lines_of(table)]
-        whose = "; docleak's own question" if recipe.ours else ""
-        heading = f"### {_title(folder, name)}: {recipe.title}\n\n{recipe.paper}{whose}"
-        parts.append(f"{heading}\n\n{HEAD}" + "\n".join(lines) + "\n")
+        question = "; docleak's own question" if recipe.ours else ""
+        heading = f"### {_title(folder, name)}: {recipe.title}\n\n{recipe.paper}{question}"
+        parts.append("\n".join([f"{heading}\n", *map(_made, tables), f"\n{HEAD}" + "\n".join(lines), ""]))
     rest = "\n".join(["## Without a verdict\n", *absent]) if absent else ""
-    counts = [f"**{count.text()}**\n" for count in (papers, ours) if count.tables]
+    counts = [f"{count.text()}\n" for count in (papers, ours) if count.tables]
     overview = OVERVIEW + "\n".join(glance) + "\n\n## Statement by statement\n"
     return "\n".join(["# Scoreboard\n", EXPLAINED, *counts, overview, *parts, rest]).rstrip() + "\n"
 
 
 @dataclass
 class _Count:
-    """Verdicts, and the tables that hold at least one, of the papers or of docleak."""
+    """Verdicts, how many of them have an interval, and the tables that decide at least one, of the papers or of
+    docleak; ``by_number`` do so without any interval."""
 
     of: str
     verdicts: Counter[str] = field(default_factory=Counter)
+    intervals: int = 0
     tables: int = 0
     decided: int = 0
+    by_number: int = 0
     missing: int = 0
 
     def text(self) -> str:
         counts = ", ".join(f"{self.verdicts[verdict]} {verdict}" for verdict in VERDICTS)
         return (
-            f"{self.of}: {self.verdicts.total()} statements on one model each, {counts}. Of {self.tables} tables and "
-            f"figures {self.decided} decide one statement or more; {self.missing} have no stored numbers."
+            f"**{self.of}: {self.verdicts.total()} statements on one model each, {counts}. Of {self.tables} tables and "
+            f"figures {self.decided} decide one statement or more, {self.by_number} of them by a number without "
+            f"interval alone; {self.missing} have no stored numbers.**\n{self.intervals} of the statements have a 95 % "
+            f"interval: if each truth lay on its line, chance would decide some {math.ceil(self.intervals / 20)}. "
+            "Nothing is corrected for that."
         )
+
+
+def _has_interval(statement: Mapping[str, Any]) -> bool:
+    return bool(Estimate.of_json(statement["quantity"]).interval_text())
 
 
 def _now(recipe: Recipe, table: dict[str, Any]) -> dict[str, Any]:

@@ -351,6 +351,53 @@ def test_the_scoreboard_says_where_a_verdict_has_no_interval(tmp_path: Path) -> 
         assert f"| m | - | 0.900 | confirmed by the number itself{said} |  |" in text
 
 
+def test_the_scoreboard_says_how_sure_and_how_large(tmp_path: Path) -> None:
+    """ "Confirmed" of SSIM 0.013 beside 0.006 is an order among failures, which a share of batches does not show."""
+    table(tmp_path / "run", stated("heads", "good", "above", "fair"), stated("metres", "good", "above", "fair"))
+    stored = json.loads((tmp_path / "run/alone/table.json").read_text())
+    for row in stored["rows"]:
+        row["ours"]["metres"] = Estimate.exactly({"good": 0.0128, "fair": 0.0057}.get(row["row"], 1.0)).to_json()
+    assert [one["verdict"] for one in stored["statements"]] == [CONFIRMED, CONFIRMED]
+    text = json.dumps(stored)
+    (tmp_path / "coins.json").write_text(text)
+    recipe = Recipe("coins", "Coins", "A paper", "", (), {}, {})
+    sure, large = (line for line in scoreboard(tmp_path, {"coins": recipe}).splitlines() if " | m | 30 | " in line)
+    assert "against" not in sure and large.endswith("], the rows 0.0128 against 0.0057 | confirmed |  |")
+
+
+def test_the_scoreboard_says_what_chance_would_decide(tmp_path: Path) -> None:
+    """52 tables decided something, three of them by one number; and 290 intervals of 95 % miss some by chance."""
+    table(tmp_path / "run", *[stated("heads", "good", "above", "fair", by=step / 100) for step in range(30)])
+    stored = json.loads((tmp_path / "run/alone/table.json").read_text())
+    (tmp_path / "coins.json").write_text(json.dumps(stored))
+    number = json.loads(json.dumps(stored)) | {"statements": stored["statements"][:1]}
+    number["statements"][0]["quantity"] = Estimate.exactly(0.9).to_json()
+    (tmp_path / "number.json").write_text(json.dumps(number))
+    recipe = Recipe("coins", "Coins", "A paper", "", (), {}, {})
+    text = scoreboard(tmp_path, {"coins": recipe, "number": recipe})
+    assert (
+        "Of 2 tables and figures 2 decide one statement or more, 1 of them by a number without interval alone" in text
+    )
+    assert (
+        "30 of the statements have a 95 % interval: if each truth lay on its line, chance would decide some 2" in text
+    )
+
+
+def test_the_scoreboard_says_how_each_table_was_made(tmp_path: Path) -> None:
+    table(tmp_path / "run", stated("heads", "good", "above", "fair"))
+    told = {"Command": "docleak reproduce coins", "Seed": "0", "Wall time of this call": "31 s (a continued run)"}
+    stored = json.loads((tmp_path / "run/alone/table.json").read_text()) | told
+    (tmp_path / "coins.json").write_text(json.dumps(stored))
+    (tmp_path / "coins.md").write_text(
+        "# Coins\n\nWall time: 31 s  \nMachine: an abacus; commit 0dc3b025\n\n## What it shows\n"
+    )
+    del stored["Wall time of this call"]
+    (tmp_path / "coins-base-receipts.json").write_text(json.dumps(stored | {"scale": "base"}))
+    lines = scoreboard(tmp_path, {"coins": Recipe("coins", "Coins", "A paper", "", (), {}, {})}).splitlines()
+    assert "- tiny: seed 0, commit 0dc3b025, 31 s: `docleak reproduce coins`" in lines
+    assert "- base, receipts: seed 0: `docleak reproduce coins`" in lines
+
+
 class TwoSetsStudy(CoinsStudy):
     """Two data sets one behind the other: the first all heads, the second none; without bias none at all."""
 
