@@ -114,6 +114,8 @@ def test_a_finding_weighs_more_than_no_telling() -> None:
      ("[[rule]]\nmeasure = 'fields-read'\nat_worst = 'none'", "at_most"),
      ("[[rule]]\nmeasure = 'fields-read'\nat_most = nan", "finite"),
      ("[[rule]]\nmeasure = 'fields-read'\nat_most = 1\nbelow = 2", "below"),
+     ("[[rule]]\nmeasure = 'fields-read'\nat_most = 1\nline = 7", "rule.0.line: Extra inputs are not permitted"),
+     ("[[rule]]\nmeasure = 'fields-read'\nat_most = 1\n_line = 7", "rule.0._line: Extra inputs"),
      ("[[rule]]\nmeasure = 'fields-read'\nat_most = 5", r"fields-read takes 0 to 1, a share \(0.05 is 5 %\)"),
      ("[[rule]]\nmeasure = 'gradient-explained'\nat_most = -0.1", "gradient-explained takes 0 to 1"),
      ("[[rule]]\nmeasure = 'epsilon-claimed'\nat_most = -1", "epsilon-claimed takes 0 or more")],
