@@ -95,6 +95,16 @@ def test_a_rule_on_the_verdict(severity: str, worst: str, outcome: Outcome) -> N
     assert held({"measure": "verdict", "at_worst": worst}, verdict=verdict) is outcome
 
 
+def test_what_is_about_all_could_not_be_told_of_runs_that_are_not_finished() -> None:
+    """Of two releases the one that was finished passed, and the gate with it."""
+    half = verdict_of([Part("model", Severity.NONE, "So.")], "So.", ["The run is not finished: 1 of 2 releases."])
+    for rule in ({"measure": "verdict", "at_worst": "none"}, {"measure": FIELDS, "at_most": 1.0}):
+        read = fields(0.0, 0.0, 0.1)
+        assert held(rule, read, verdict=half) is Outcome.UNTOLD
+        assert held({**rule, "of": "model"}, read, verdict=half) is Outcome.PASS, "that part is there"
+        assert held(rule, read, verdict=replace(half, unfinished=())) is Outcome.PASS
+
+
 def test_a_rule_on_the_verdict_says_it_in_the_words_of_the_part() -> None:
     verdict = verdict_of([Part("model", Severity.NONE, "So.", "Nothing shown")], "So.")
     (checked,) = check(Policy(rule=(Rule(measure="verdict", at_worst="none"),)), (), verdict)
