@@ -159,7 +159,9 @@ def test_a_redacted_edition_holds_no_true_value(call: Call, runs: Path) -> None:
 def test_a_redacted_edition_is_renewed_when_the_run_went_on(call: Call, runs: Path) -> None:
     """It said what half of the run had given, and named the hash of results that were there no more."""
     half = runs / "goes-on"
-    shutil.copytree(runs / "plain", half, ignore=shutil.ignore_patterns("report-redacted.html", "results-redacted.json"))
+    shutil.copytree(
+        runs / "plain", half, ignore=shutil.ignore_patterns("report-redacted.html", "results-redacted.json")
+    )
     units = sorted((half / "units").iterdir())
     shutil.move(units[-1], runs / "kept")
     assert call("report", "goes-on", "--redacted")[0] == 0
