@@ -140,8 +140,8 @@ def report_on(
     paths: Sequence[Path], out: Path | None = None, *, about: About | None = None, redacted: bool = False
 ) -> tuple[Path, list[Reading]]:
     """Write the report of ``runs_at`` these paths into ``out``; where it is, and what they say. RunError where several
-    are to be joined and ``out`` does not say where. ``about`` as of ``write_report``. A redacted edition that lies there
-    is renewed with the full one; ``redacted`` writes that alone."""
+    are to be joined and ``out`` does not say where. ``about`` as of ``write_report``. A redacted edition that lies
+    there is renewed with the full one; ``redacted`` writes that alone."""
     if len(paths) > 1 and out is None:
         raise RunError(f"{len(paths)} runs are to be joined; say with --out into which folder the report goes.")
     if out is not None and (out / "run.json").is_file() and out.resolve() not in [path.resolve() for path in paths]:

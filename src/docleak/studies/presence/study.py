@@ -75,8 +75,8 @@ LIMITS = (
     "One is called in if its score is 3 standard deviations above those of pages known to be out, or, where "
     "residuals above all of those fall apart by a factor of 10, if it lies beyond that gap. Errors are of both kinds; "
     "half of those asked about are in.",
-    "Whether they are told apart rests on the best score, with intervals widened so that they hold for all that see the "
-    "update together (95 %); the printed ones are each by itself.",
+    "Whether they are told apart rests on the best score, with intervals widened so that they hold (95 %) for all that "
+    "see the update together; the printed ones are each by itself.",
     "Not tried here: sums over clients and noise.",
 )
 
