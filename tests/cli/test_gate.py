@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import re
@@ -153,6 +154,25 @@ def test_a_redacted_edition_holds_no_true_value(call: Call, runs: Path) -> None:
     assert b"<img" not in page and b"base64" not in page and b"Example SE" in page and b"[redacted]" not in page
     assert "models" not in json.loads(results) and Results.model_validate_json(results).redacted
     assert (runs / "plain" / "report.html").read_text("utf-8") == full
+
+
+def test_a_redacted_edition_is_renewed_when_the_run_went_on(call: Call, runs: Path) -> None:
+    """It said what half of the run had given, and named the hash of results that were there no more."""
+    half = runs / "goes-on"
+    shutil.copytree(
+        runs / "plain", half, ignore=shutil.ignore_patterns("report-redacted.html", "results-redacted.json")
+    )
+    units = sorted((half / "units").iterdir())
+    shutil.move(units[-1], runs / "kept")
+    assert call("report", "goes-on", "--redacted")[0] == 0
+    page, verdict = half / "report-redacted.html", half / "results-redacted.json"
+    assert "not finished" in page.read_text("utf-8")
+    shutil.move(runs / "kept", units[-1])
+    assert call("report", "goes-on")[0] == 0
+    assert "not finished" not in page.read_text("utf-8")
+    now = hashlib.sha256((half / "results.json").read_bytes()).hexdigest()
+    assert now in page.read_text("utf-8")
+    assert json.loads(verdict.read_text())["verdict"] == json.loads((half / "results.json").read_text())["verdict"]
 
 
 def test_a_redacted_edition_does_not_say_in_which_folder_the_run_is(call: Call, runs: Path) -> None:

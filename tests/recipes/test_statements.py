@@ -166,6 +166,15 @@ def test_a_row_stops_when_no_open_statement_needs_it(tmp_path: Path) -> None:
     assert thrown[0] == thrown[2] == 30 and LEAST < thrown[1] < 30
 
 
+def test_an_interval_that_is_of_one_look_alone_stops_no_row(tmp_path: Path) -> None:
+    """The table's interval of three pages would have decided, and so would that of the first page that happens to."""
+    said = stated("metres", "same", "like", "fair", by=1.5)
+    rows = table(tmp_path, said, until=True)
+    assert [len(row.run.units()) for row in rows] == [30, LEAST, 30]
+    (one,) = decide([said], rows, "tiny")
+    assert one.verdict == CONFIRMED and one.how == "the numbers themselves"
+
+
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The units that are computed, ROW/UNIT."""

@@ -95,6 +95,16 @@ def test_a_rule_on_the_verdict(severity: str, worst: str, outcome: Outcome) -> N
     assert held({"measure": "verdict", "at_worst": worst}, verdict=verdict) is outcome
 
 
+def test_what_is_about_all_could_not_be_told_of_runs_that_are_not_finished() -> None:
+    """Of two releases the one that was finished passed, and the gate with it."""
+    half = verdict_of([Part("model", Severity.NONE, "So.")], "So.", ["The run is not finished: 1 of 2 releases."])
+    for rule in ({"measure": "verdict", "at_worst": "none"}, {"measure": FIELDS, "at_most": 1.0}):
+        read = fields(0.0, 0.0, 0.1)
+        assert held(rule, read, verdict=half) is Outcome.UNTOLD
+        assert held({**rule, "of": "model"}, read, verdict=half) is Outcome.PASS, "that part is there"
+        assert held(rule, read, verdict=replace(half, unfinished=())) is Outcome.PASS
+
+
 def test_a_rule_on_the_verdict_says_it_in_the_words_of_the_part() -> None:
     verdict = verdict_of([Part("model", Severity.NONE, "So.", "Nothing shown")], "So.")
     (checked,) = check(Policy(rule=(Rule(measure="verdict", at_worst="none"),)), (), verdict)
@@ -114,6 +124,8 @@ def test_a_finding_weighs_more_than_no_telling() -> None:
      ("[[rule]]\nmeasure = 'fields-read'\nat_worst = 'none'", "at_most"),
      ("[[rule]]\nmeasure = 'fields-read'\nat_most = nan", "finite"),
      ("[[rule]]\nmeasure = 'fields-read'\nat_most = 1\nbelow = 2", "below"),
+     ("[[rule]]\nmeasure = 'fields-read'\nat_most = 1\nline = 7", "rule.0.line: Extra inputs are not permitted"),
+     ("[[rule]]\nmeasure = 'fields-read'\nat_most = 1\n_line = 7", "rule.0._line: Extra inputs"),
      ("[[rule]]\nmeasure = 'fields-read'\nat_most = 5", r"fields-read takes 0 to 1, a share \(0.05 is 5 %\)"),
      ("[[rule]]\nmeasure = 'gradient-explained'\nat_most = -0.1", "gradient-explained takes 0 to 1"),
      ("[[rule]]\nmeasure = 'epsilon-claimed'\nat_most = -1", "epsilon-claimed takes 0 or more")],
@@ -231,6 +243,22 @@ def test_equal_runs_differ_by_nothing_that_could_be_told() -> None:
     nothing = replace(single, estimate=Estimate(None, why="no private field could be counted"))
     for pair in ((alone, nothing), (nothing, alone)):
         assert difference(*pair, np.random.default_rng(0), same=True).estimate.why == nothing.estimate.why
+
+
+def test_a_side_that_is_all_or_nothing_has_its_own_risk() -> None:
+    """Pages of which 95 % and 98 % are read whole: where the second came out all read, the interval ended at what the
+    first had missed, and 8 to 13 of 100 left the truth out."""
+    rng, lost, tries = np.random.default_rng(5), 0, 200
+    for _ in range(tries):
+        first, second = (counted((rng.random(10) < rate).astype(float).tolist()) for rate in (0.95, 0.98))
+        ends = difference(first, second, rng, same=True).estimate
+        assert ends.low is not None and ends.high is not None
+        lost += not ends.low <= 0.03 <= ends.high
+    assert lost / tries <= 0.05
+    none, some = counted([0.0] * 10), counted([1.0] * 4 + [0.0] * 6)
+    one = difference(none, some, np.random.default_rng(0), same=True)
+    assert one.estimate.value == 0.4 and one.differs is False, "four of four that changed are no sure change"
+    assert difference(none, counted([1.0] * 8 + [0.0] * 2), np.random.default_rng(0), same=True).differs
 
 
 def test_the_schema_is_published_and_holds() -> None:

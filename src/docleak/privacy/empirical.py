@@ -62,19 +62,19 @@ class LowerBound:
     @property
     def in_words(self) -> str:
         """ "at least 1.234 at delta 1e-05 per provider, 0.95 confidence"; "" where nothing is shown."""
-        at = f"at delta {rounded_down(self.delta)} per {self.unit}, {_in_digits(self.confidence)} confidence"
+        at = f"at delta {rounded_down(self.delta)} per {self.unit}, {in_digits(self.confidence)} confidence"
         return f"at least {rounded_down(self.epsilon)} {at}" if self.epsilon > 0 else ""
 
     def sentence(self) -> str:
         """The claim with everything it depends on."""
         return (
             f"epsilon at least {rounded_down(self.epsilon)} at delta {rounded_down(self.delta)} per {self.unit} "
-            f"({self.relation}), {_in_digits(self.confidence)} confidence, by {self.method}: {self.evidence}; "
+            f"({self.relation}), {in_digits(self.confidence)} confidence, by {self.method}: {self.evidence}; "
             f"{self.assumes}."
         )
 
 
-def _in_digits(confidence: float) -> str:
+def in_digits(confidence: float) -> str:
     """A confidence with two digits of what is missing to 1, rounded down: 0.95, 0.983, 0.99999."""
     digits = 1 - math.floor(math.log10(1 - confidence) + 1e-9) if confidence < 1 else 2
     return f"{math.floor(confidence * 10**digits + 1e-6) / 10**digits:.{digits}f}".rstrip("0")

@@ -321,8 +321,8 @@ def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path,
     told = {"statements": [one.to_json() for one in decisions], "rows": flat.to_json()}
     write_json(out / "table.json", {"recipe": recipe.name, "scale": scale, **facts, **told})
     html = render(
-        "recipe.html.j2", recipe=recipe, scale=scale, tables=[*tables, *stated], facts=facts, footnote=kind.footnote,
-        picture=picture, uri=data_uri(picture.png) if picture else "",
+        "recipe.html.j2", recipe=recipe, scale=scale, tables=[*tables, *stated], facts=facts,
+        footnote=kind.footnote_of(rows), picture=picture, uri=data_uri(picture.png) if picture else "",
     )  # fmt: skip
     write_atomically(out / "table.html", html.encode("utf-8", "backslashreplace"))
     return out / "table.html"

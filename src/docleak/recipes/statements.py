@@ -77,13 +77,15 @@ class Statement:
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of a statement on one model. ``quantity`` was measured ``how``."""
+    """What became of a statement on one model. ``quantity`` was measured ``how``; ``anytime`` says that its interval
+    holds whenever one stops."""
 
     statement: Statement
     target: str
     verdict: str
     quantity: Estimate
     how: str
+    anytime: bool
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -154,16 +156,18 @@ def decide(statements: Sequence[Statement], rows: Sequence[TableRow], scale: str
 
 
 def settled(statements: Sequence[Statement], rows: Sequence[TableRow], scale: str) -> set[int]:
-    """The numbers of the rows that no open statement needs, once they have LEAST parts."""
-    wanted = {(one.target, name) for one in decide(statements, rows, scale) if one.verdict == OPEN
+    """The numbers of the rows that no open statement needs, once they have LEAST parts. Intervals that are of one look
+    alone decide at the end: until then their statements are open."""
+    wanted = {(one.target, name) for one in decide(statements, rows, scale) if one.verdict == OPEN or not one.anytime
               for name in (one.statement.row, one.statement.other)}  # fmt: skip
     return {number for number, row in enumerate(rows)
             if (row.target, row.name) not in wanted and len(row.run.units()) >= LEAST}  # fmt: skip
 
 
 def _decided(statement: Statement, target: str, rows: Sequence[TableRow]) -> Decision:
-    quantity, how = _quantity(statement, rows)
-    return Decision(statement, target, _verdict(quantity, statement.wanted), quantity, how)
+    over_time = _over_time(statement, rows)
+    quantity, how = over_time or _quantity(statement, rows)
+    return Decision(statement, target, _verdict(quantity, statement.wanted), quantity, how, over_time is not None)
 
 
 def _verdict(quantity: Estimate, wanted: tuple[float, float]) -> str:
@@ -185,8 +189,8 @@ def _verdict(quantity: Estimate, wanted: tuple[float, float]) -> str:
     return REFUTED if outside or low > wanted[1] else OPEN
 
 
-def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate, str]:
-    """What the statement is about, and how it was measured."""
+def _over_time(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate, str] | None:
+    """What the statement is about where parts say it, and how it was measured."""
     studies = [row.study for row in rows]
     parts = [_parts(row, statement.column) for row in rows]
     shared = [name for name in parts[0] if all(name in part for part in parts)]  # in the order they were computed
@@ -194,21 +198,25 @@ def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate,
         np.random.default_rng(0).shuffle(shared := sorted(shared))
     share = statement.column in studies[0].shares
     paired = len(rows) == 2 and (share or not statement.by)
-    if shared and (paired or (share and studies[0].stoppable)):
-        before = dict.fromkeys(plan for row in rows for plan in _planned_before(row))
-        planned = [*before, max(len(shared), *(study.planned_parts() for study in studies))]
-        of = studies[0].parts_of(statement.column) or "parts"
-        if len(rows) == 1:
-            values = [parts[0][name] for name in shared]
-            low, high = mean_over_time(values, planned=planned)
-            return Estimate(float(np.mean(values)), low, high, len(values), len(values), of=of), f"mean over {of}"
-        differences = np.array([statement.sign * (parts[0][name] - parts[1][name]) for name in shared])
-        how = f"mean difference over the same {of}"
-        if not share:
-            differences, how = np.sign(differences), f"share of the same {of} where it is so, less that where it is not"
-        low, high = mean_over_time(list((differences + 1) / 2), planned=planned)
-        n = len(shared)
-        return Estimate(float(differences.mean()), 2 * low - 1, 2 * high - 1, n, n, of=of), how
+    if not shared or not (paired or (share and studies[0].stoppable)):
+        return None
+    before = dict.fromkeys(plan for row in rows for plan in _planned_before(row))
+    planned = [*before, max(len(shared), *(study.planned_parts() for study in studies))]
+    n, of = len(shared), studies[0].parts_of(statement.column) or "parts"
+    if len(rows) == 1:
+        values = [parts[0][name] for name in shared]
+        low, high = mean_over_time(values, planned=planned)
+        return Estimate(float(np.mean(values)), low, high, n, n, of=of), f"mean over {of}"
+    differences = np.array([statement.sign * (parts[0][name] - parts[1][name]) for name in shared])
+    how = f"mean difference over the same {of}"
+    if not share:
+        differences, how = np.sign(differences), f"share of the same {of} where it is so, less that where it is not"
+    low, high = mean_over_time(list((differences + 1) / 2), planned=planned)
+    return Estimate(float(differences.mean()), 2 * low - 1, 2 * high - 1, n, n, of=of), how
+
+
+def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate, str]:
+    """The same by the numbers of the table."""
     numbers = [_number(row, statement.column) for row in rows]
     if statement.beyond:
         less = _number(rows[0], statement.beyond)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from docleak.metrics.estimate import Estimate, expanded_tail, number_text, ratio
+from docleak.metrics.memorisation import difference as independent
 
 RESAMPLES, LEVEL = 2000, 0.95
 #: By document or provider: (sum, count) of what was measured of it.
@@ -185,6 +186,8 @@ class Difference:
 def difference(first: Measure, second: Measure, rng: np.random.Generator, *, same: bool) -> Difference:
     """Second less first. Where ``same`` says that groups of one name are one document, and both have the same, each
     resample draws them for both; else each is drawn for itself. Without groups there is a difference and no interval.
+    Resamples of a side whose groups are all alike (nothing read, or all) show no risk of it: there the interval is at
+    least as wide as the two single ones make it (Zou & Donner, 2008).
     """
     if first.unbounded or second.unbounded:
         why = f"{first.text} in the first, {second.text} in the second"
@@ -213,10 +216,18 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
         ends = [getattr(one.estimate, end) for one, end in
                 ((second, "low"), (first, "high"), (second, "high"), (first, "low"))]  # fmt: skip
         low, high = (ends[0] - ends[1], ends[2] - ends[3]) if None not in ends else (math.nan, math.nan)
+    elif any(_alike(groups) for pair in sides for groups in pair) and first.what != EXPLAINED:
+        joint = independent(second.estimate, first.estimate)
+        low = low if joint.low is None else min(low, joint.low)
+        high = high if joint.high is None else max(high, joint.high)
     known = not math.isnan(low) and low < high
     why = "" if known else "every resample gave the same, which is no interval"
     estimate = Estimate(value, low if known else None, high if known else None, first.estimate.n, least, why=why)
     return Difference(first, second, estimate, paired, bounded and known)
+
+
+def _alike(groups: Groups) -> bool:
+    return len({total / count for total, count in groups.values() if count}) == 1
 
 
 def _drawn(ours: Groups, theirs: Groups, rng: np.random.Generator, *, paired: bool) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from docleak.errors import PolicyError
 from docleak.report.measure import CLAIMED, EXPLAINED, FIELDS, MEASURES, SHOWN, Measure, number_of
@@ -51,7 +51,7 @@ class Rule(BaseModel):
     at_most: Annotated[float, Field(allow_inf_nan=False, strict=True)] | None = None
     at_worst: Literal["partial", "none"] | None = None
     why: str = ""
-    line: int = 0
+    _line: int = PrivateAttr(0)
 
     @model_validator(mode="after")
     def _bounded(self) -> Rule:
@@ -66,6 +66,11 @@ class Rule(BaseModel):
         if not all(self.patterns):
             raise ValueError(f"of is {self.of!r}, which has a name of nothing; * stands for anything")
         return self
+
+    @property
+    def line(self) -> int:
+        """Where it begins in its file; 0 for none."""
+        return self._line
 
     @property
     def id(self) -> str:
@@ -129,11 +134,8 @@ def read_policy(file: Path) -> Policy:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:
         raise PolicyError(f"{file} cannot be read as a policy ({fault}). Expected a TOML file with {HEAD}.") from fault
     lines = [number for number, line in enumerate(text.splitlines(), 1) if line.split("#")[0].strip() == HEAD]
-    for number, rule in enumerate(values.get("rule", ()) if isinstance(values.get("rule"), list) else ()):
-        if isinstance(rule, dict) and "line" not in rule:
-            rule["line"] = lines[number] if number < len(lines) else 1
     try:
-        return Policy.model_validate(values)
+        policy = Policy.model_validate(values)
     except ValidationError as fault:
         faults = fault.errors()
         # With a faulty rule pydantic misses the rules as a whole, too.
@@ -145,10 +147,14 @@ def read_policy(file: Path) -> Policy:
             f"{file} is no policy:{lines_told}\nExpected {HEAD} with measure ({', '.join([*MEASURES, VERDICT])}) and "
             "at_most, or at_worst ('partial' or 'none') for the verdict."
         ) from fault
+    for number, rule in enumerate(policy.rule):
+        rule._line = lines[number] if number < len(lines) else 1
+    return policy
 
 
 def check(policy: Policy, measures: Sequence[Measure], verdict: Overall) -> list[Checked]:
-    """Every rule on every part that it picks; a name of a rule that picks none could not be told."""
+    """Every rule on every part that it picks; a name of a rule that picks none could not be told, and what is about
+    all there is could not where a run is not finished, whose other parts are not there yet."""
     checked = []
     for rule in policy.rule:
         if rule.measure == VERDICT:
@@ -156,6 +162,8 @@ def check(policy: Policy, measures: Sequence[Measure], verdict: Overall) -> list
             told = [_of_verdict(rule, part) for part in parts]
         else:
             told = [_of_measure(rule, one) for one in measures if one.what == rule.measure and rule.picks(one.of)]
+        if "*" in rule.patterns:
+            told += [Checked(rule, "*", Outcome.UNTOLD, line) for line in verdict.unfinished]
         silent = [name for name in rule.patterns if not any(fnmatchcase(one.part, name) for one in told)]
         checked += told + [
             Checked(rule, name, Outcome.UNTOLD, f"The run did not measure it: no {rule.measure} of {name!r}.")

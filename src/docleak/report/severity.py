@@ -174,12 +174,13 @@ class Part:
 @dataclass(frozen=True)
 class Overall:
     """What stands on top of a page: the worst of the parts, a ``headline``, what belongs to it (``more``), then the
-    parts, the worst first."""
+    parts, the worst first, and what is ``unfinished``, in sentences."""
 
     severity: Severity
     headline: str
     more: str
     parts: tuple[Part, ...]
+    unfinished: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -212,4 +213,4 @@ def overall(parts: Sequence[Part], counted: str, unfinished: Sequence[str] = ())
         silent = [part.name for part in ranked if part.severity is other]
         if silent and other is not severity:
             lines.append(f"What leaves by the following {words}: {'; '.join(silent)}.")
-    return Overall(severity, counted, " ".join(lines), ranked)
+    return Overall(severity, counted, " ".join(lines), ranked, tuple(unfinished))

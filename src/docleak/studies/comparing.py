@@ -84,7 +84,8 @@ class Comparison:
         ]  # fmt: skip
         caption = " ".join([
             "95 % intervals, bootstrap over documents, providers or clients; paired ones draw the same ones for both "
-            "runs.", *self.doubts,
+            "runs, and where one has all or none, the interval is no narrower than the two single ones make it.",
+            *self.doubts,
         ])  # fmt: skip
         return Table("", columns, rows, caption, first="Of")
 

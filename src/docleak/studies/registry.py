@@ -17,7 +17,7 @@ from docleak.files import undamaged
 from docleak.options import stored_fault
 from docleak.registry import importing_nothing, may_import, raised, resolve
 from docleak.report.about import About
-from docleak.report.page import Reading, write_report
+from docleak.report.page import REDACTED_PAGE, Reading, write_report
 from docleak.report.redaction import places, private_values
 from docleak.runs.run import Run
 from docleak.spec import split_name
@@ -140,16 +140,18 @@ def report_on(
     paths: Sequence[Path], out: Path | None = None, *, about: About | None = None, redacted: bool = False
 ) -> tuple[Path, list[Reading]]:
     """Write the report of ``runs_at`` these paths into ``out``; where it is, and what they say. RunError where several
-    are to be joined and ``out`` does not say where. ``about`` and ``redacted`` as of ``write_report``."""
+    are to be joined and ``out`` does not say where. ``about`` as of ``write_report``. A redacted edition that lies
+    there is renewed with the full one; ``redacted`` writes that alone."""
     if len(paths) > 1 and out is None:
         raise RunError(f"{len(paths)} runs are to be joined; say with --out into which folder the report goes.")
     if out is not None and (out / "run.json").is_file() and out.resolve() not in [path.resolve() for path in paths]:
         raise RunError(f"{out} holds another run, whose report it would take the place of. Pass another --out.")
     runs = runs_at(paths)
-    readings = read_runs(runs)
-    private = None
-    if redacted:
-        private = private_values(record for run in runs for record in run.units())
-        private |= places([[run.config, str(run.path.absolute())] for run in runs])
+    readings, folder = read_runs(runs), out or Path(paths[0])
     with undamaged(Path(paths[0])):
-        return write_report(readings, out or Path(paths[0]), about=about, private=private), readings
+        pages = [] if redacted else [write_report(readings, folder, about=about)]
+        if redacted or (folder / REDACTED_PAGE).is_file():
+            private = private_values(record for run in runs for record in run.units())
+            private |= places([[run.config, str(run.path.absolute())] for run in runs])
+            pages.append(write_report(readings, folder, about=about, private=private))
+    return pages[0], readings

@@ -315,6 +315,11 @@ class TableStudy(Study[C]):
         return {}
 
     @classmethod
+    def footnote_of(cls, rows: Sequence[TableRow]) -> str:
+        """What stands under a table of these rows on its page."""
+        return cls.footnote
+
+    @classmethod
     def picture(cls, rows: Sequence[TableRow]) -> Picture | None:
         """A picture of the rows."""
         return None

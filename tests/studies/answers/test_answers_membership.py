@@ -138,6 +138,8 @@ def test_a_measured_epsilon_grows_with_the_leak_and_is_no_more_than_the_truth_wi
     target, public, members = case(0.3, 40, 0)
     same = [measured_epsilon(public, public, members, coins=0.5, delta=1e-5, seed=seed).epsilon for seed in range(40)]
     assert same == [0.0] * 40, "a model that was not trained shows nothing, whatever ties are broken to"
+    said = measured_epsilon(public, public, members, coins=0.5, delta=1e-5, seed=0).sentence()
+    assert "by no guess: the scores of all 40 providers are equal" in said and "Clopper" not in said
     silent = [Reply(r.provider, r.document, r.key, r.accuracy, r.nls) for r in target]
     with pytest.raises(AttackError, match="have no loss"):
         measured_epsilon(silent, public, members, coins=0.5, delta=1e-5, seed=0)

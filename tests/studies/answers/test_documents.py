@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import escape
 
 from docleak.attacks.answers.asking import AnswersView, Item
 from docleak.attacks.answers.documents import Asked, document_features, documents_in
@@ -25,6 +26,7 @@ from docleak.metrics.membership import auc
 from docleak.models import load_model
 from docleak.models.lora import Lora, adapt
 from docleak.privacy.lineage import Fingerprints
+from docleak.report.page import write_report
 from docleak.report.policy import Policy, Rule, check, overall
 from docleak.report.severity import overall as verdict_of
 from docleak.studies.answers.config import parse_release
@@ -374,6 +376,10 @@ def test_a_whole_audit(folders: dict[str, str], tmp_path: Path) -> None:
     reading = AnswersStudy.read([run], np.random.default_rng(0))
     assert [part.severity for part in reading.parts] == ["untold"] and set(reading.tables) >= {"documents"}
     assert "12 documents" in reading.lead and "loss, reference" in str(reading.sections)
+    caption = str(escape(reading.tables["documents"].caption))
+    for private in (None, frozenset({"none of the values"})):
+        page = write_report([reading], tmp_path, private=private).read_text("utf-8")
+        assert page.count(caption) == 1, "each table stands once in either edition"
     for wrong, said in (({"non_members": ""}, "go together"), ({"division": "x"}, "instead of --division")):
         with pytest.raises(AttackError, match=said):
             AnswersStudy.of_options({**given, **wrong}, {})

@@ -33,7 +33,7 @@ from docleak.privacy.plan import DpPlan
 from docleak.privacy.tradeoff import Gaussian
 from docleak.recipes import find_recipe
 from docleak.recipes.rehearsal import _whole
-from docleak.recipes.rows import rows_of
+from docleak.recipes.rows import rows_of, write_table
 from docleak.report.page import joined
 from docleak.report.policy import Outcome, Policy, Rule, check
 from docleak.report.severity import Severity
@@ -427,3 +427,13 @@ def test_a_rehearsal_has_canaries_enough_to_fit_a_curve_to(name: str, tmp_path: 
     rows = [row for row in rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", {}) if row.name == name]
     run = carry_out(rows[0].study.least(), tmp_path / "least")
     assert len(run.units()) == 2
+
+
+def test_the_table_says_the_confidence_that_was_used(tmp_path: Path) -> None:
+    recipe = find_recipe("pfl-docvqa/canaries")
+    rows = rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", {})
+    assert "with 0.95 confidence (0.975 for each of two scores)" in CanaryStudy.footnote_of(rows)
+    surer = [replace(row, study=CanaryStudy(replace(row.study.config, confidence=0.99))) for row in rows]
+    assert "with 0.99 confidence (0.995 for each of two scores)" in CanaryStudy.footnote_of(surer)
+    page = write_table(recipe, "tiny", surer, tmp_path / "rows", {}).read_text("utf-8")
+    assert "with 0.99 confidence" in page and "95 %" not in page

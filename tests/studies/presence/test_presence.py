@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from docleak.errors import AttackError, DocumentError
 from docleak.report.page import write_report
 from docleak.studies.engine import carry_out
 from docleak.studies.presence.config import PresenceConfig
-from docleak.studies.presence.study import PresenceStudy, cutoff_of, told
+from docleak.studies.presence.study import OTHERS, SCORES, PresenceStudy, cutoff_of, rows_of, told
 from docleak.studies.registry import read_runs, report_on
 
 LAYER = "decoder.model.decoder.layers.1.fc1.weight"
@@ -88,6 +89,23 @@ def test_scores_that_know_nothing_are_near_one_half() -> None:
     records = [{kind: [{"loss": float(v)} for v in rng.normal(size=4)] for kind in kinds} for _ in range(50)]
     auc, wrong = told(records, "loss", rng)
     assert auc.low < 0.5 < auc.high and wrong.low < 0.5 <= wrong.high
+
+
+def test_the_best_of_several_scores_has_to_hold_for_all_of_them(tmp_path: Path) -> None:
+    """Simulated, pages whose scores know nothing were told apart in 6 of 100 runs by whichever of four chance favoured;
+    by intervals that hold for all four in none."""
+    config = asdict(PresenceConfig(pages=32, batch_size=4, per_provider=2))
+
+    def severity(ahead: float) -> str:
+        record: dict[str, Any] = {"rank": 1, "width": 2}
+        for kind in (kind + which for kind in ("inside", "outside", "controls") for which in ("", OTHERS)):
+            record[kind] = [dict.fromkeys(SCORES, n + ahead * (kind == "inside")) for n in range(12)]
+        run = SimpleNamespace(path=tmp_path, config=config, info={}, units=lambda: [record])
+        rows, part = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
+        assert (rows[0].values["residual_auc"].low > 0.5) is (ahead > 3)
+        return part.severity
+
+    assert [severity(ahead) for ahead in (2.5, 3.5, 9.0)] == ["untold", "untold", "severe"]
 
 
 def test_the_cut_goes_into_a_gap_of_residuals_and_nowhere_else() -> None:

@@ -142,7 +142,7 @@ def measured_epsilon(
     members = np.array([truth[name] for name in names])
     if np.ptp(scores) == 0:
         evidence = f"the scores of all {len(names)} providers are equal, so that {NO_GUESS}"
-        return LowerBound(0.0, delta, CONFIDENCE, evidence, "0 holds of everything")
+        return LowerBound(0.0, delta, CONFIDENCE, evidence, "0 holds of everything", method="no guess")
     rng = np.random.default_rng(seed)
     if coins != 0.5:
         return from_scores(scores, members, delta, rng=rng)

@@ -122,7 +122,7 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         Section("numbers-answers", "Tables", "The whole tables", numbers),
     ]  # fmt: skip
     if of:
-        scores = Section("comparison", "Documents and fields", "Which documents, and which fields", numbers, open=True)
+        scores = Section("comparison", "Documents and fields", "Which documents, and which fields", numbers)
         sections = [scores, *sections[1:3]]
     if beside:
         alone = Markup('<p class="quiet">A page of its own, with every score: <a href="{0}">{0}</a>.</p>').format(

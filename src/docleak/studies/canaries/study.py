@@ -14,7 +14,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.models.loading import load_model
 from docleak.privacy.accounting import claimed_in_words, rounded_down, rounded_up
 from docleak.privacy.budget import delta_warning
-from docleak.privacy.empirical import LowerBound, held_against, jointly
+from docleak.privacy.empirical import LowerBound, held_against, in_digits, jointly
 from docleak.report.measure import SHOWN, Measure, claimed
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity
@@ -26,7 +26,7 @@ from docleak.spec import counted_words
 from docleak.studies.canaries.audit import Bench, audit_canaries
 from docleak.studies.canaries.config import DIRAC, PAGE, USUAL, WITHOUT_NOISE, CanaryConfig
 from docleak.studies.identity import model_title
-from docleak.studies.study import Done, Needed, Settings, TableStudy, Tell, Unit, one_of
+from docleak.studies.study import Done, Needed, Settings, TableRow, TableStudy, Tell, Unit, one_of
 
 COLUMNS = {"right": Column("right guesses", 0), "measured": Column("ε measured, at least", 2, bound="least"),
            "claimed": Column("ε claimed, at most", 2, bound="most")}  # fmt: skip
@@ -65,12 +65,19 @@ class CanaryStudy(TableStudy[CanaryConfig]):
     columns = ROW
     of_model = ("model",)
     options = ("seed",)
-    footnote = (
-        "Of the training with a claim, and of the score that shows most. All at the row's delta, with 95 % confidence "
-        "(97.5 % for each of two scores). Any mechanism: nothing is taken for granted. Gaussian noise: the claimed "
-        "mechanism's trade-off curve with unknown noise (f-DP), from the same guesses. Independent normal scores: a "
-        "fit, of dirac canaries that are in every round, whose scores are that if the noise is what it says."
-    )
+
+    @classmethod
+    def footnote_of(cls, rows: Sequence[TableRow]) -> str:
+        """With the confidence that the rows are computed with."""
+        used = dict.fromkeys(row.study.config.confidence for row in rows)
+        whole, half = (" or ".join(map(in_digits, of)) for of in (used, [(1 + one) / 2 for one in used]))
+        return (
+            f"Of the training with a claim, and of the score that shows most. All at the row's delta, with {whole} "
+            f"confidence ({half} for each of two scores). Any mechanism: nothing is taken for granted. Gaussian noise: "
+            "the claimed mechanism's trade-off curve with unknown noise (f-DP), from the same guesses. Independent "
+            "normal scores: a fit, of dirac canaries that are in every round, whose scores are that if the noise is "
+            "what it says."
+        )
 
     @classmethod
     def of_options(cls, given: Settings, fixed: Settings) -> CanaryConfig:

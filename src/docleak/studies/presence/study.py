@@ -58,6 +58,8 @@ BFLOAT16 = 2.0**-9 / 3**0.5
 APART = math.log(10.0)
 #: ... elsewhere a page is called in if its score is so many standard deviations above those of the controls.
 BEYOND = 3.0
+#: How often chance alone may say that pages are told apart, whichever of the scores tells them.
+ERROR = 0.05
 SCORES = {"residual": "projection residual", "alignment": "alignment with its own step", "loss": "its loss, no update"}
 #: Ends the names of scores by pages of a provider that no update holds.
 OTHERS = "_others"
@@ -73,6 +75,8 @@ LIMITS = (
     "One is called in if its score is 3 standard deviations above those of pages known to be out, or, where "
     "residuals above all of those fall apart by a factor of 10, if it lies beyond that gap. Errors are of both kinds; "
     "half of those asked about are in.",
+    "Whether they are told apart rests on the best score, with intervals widened so that they hold (95 %) for all that "
+    "see the update together; the printed ones are each by itself.",
     "Not tried here: sums over clients and noise.",
 )
 
@@ -266,7 +270,7 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
             "Providers in and out of updates, by the pages that are in": ("", f"{name}, pages in the update"),
             "By other pages of theirs": (OTHERS, f"{name}, other pages of theirs"),
         }
-    rows, low = list[Row](), 0.0
+    rows = list[Row]()
     said = [f"An honest-but-curious server of a training of {c['model']} asked about {asked_about(run)}"]
     for question, (which, title) in asked.items():
         values: dict[str, Any] = {"blind_auc": blind}
@@ -278,24 +282,27 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
             f"by {s} AUC {values[f'{s}_auc'].text(2)}, share of errors {values[f'{s}_errors'].text(3)}" for s in SCORES
         )
         said.append(f"{question}: {'; '.join(parts)}")
-        low = max(low, *(values[f"{score}_auc"].low or 0.0 for score in ("residual", "alignment")))
     if blind.value is not None:
         said.append(f"Without model or update: AUC {blind.text(2)}")
+    tried = [(which, score) for which, _ in asked.values() for score in ("residual", "alignment")]
+    sure, seed = 1 - ERROR / len(tried), int(c["seed"])
+    low = max(told(records, score, np.random.default_rng(seed), which, sure)[0].low or 0.0 for which, score in tried)
     severity = Severity.SEVERE if low >= 0.75 else Severity.PARTIAL if low > 0.5 else Severity.UNTOLD
     label = f"{'Providers' if c.get('per_provider') else 'Pages'} told apart" if low > 0.5 else ""
     return rows, Part(name, severity, f"{'. '.join(said)}.", label, "presence")
 
 
 def told(
-    records: Sequence[Mapping[str, Any]], score: str, rng: np.random.Generator, which: str = ""
+    records: Sequence[Mapping[str, Any]], score: str, rng: np.random.Generator, which: str = "", level: float = 0.95
 ) -> tuple[Estimate, Estimate]:
-    """AUC, and the share of wrong decisions at the cut-off that the controls set; ``which`` is OTHERS or nothing."""
+    """AUC, and the share of wrong decisions at the cut-off that the controls set, with intervals of ``level``;
+    ``which`` is OTHERS or nothing."""
     inside, outside, controls = (
         np.array([page[score] for record in records for page in record[kind + which]])
         for kind in ("inside", "outside", "controls")
     )
     scores, members = np.concatenate([inside, outside]), np.arange(len(inside) + len(outside)) < len(inside)
-    rates = membership_rates(scores, scores > cutoff_of(score, scores, controls), members, rng=rng)
+    rates = membership_rates(scores, scores > cutoff_of(score, scores, controls), members, rng=rng, level=level)
     right = rates["accuracy"]
     value, low, high = (None if one is None else 1 - one for one in (right.value, right.high, right.low))
     of = "providers" if any("inside" + OTHERS in record for record in records) else "pages"

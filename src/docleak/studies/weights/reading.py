@@ -31,6 +31,11 @@ LIMITS = (
     "know it.",
     "With few documents intervals are wide: a rate of 0 of 100 fields still allows a few in a hundred.",
 )
+#: Of a factor whose denominator is epsilon alone.
+UNTOLD_BY_PUBLIC = (
+    "Public data alone read none of the fields exactly; no resample shows that they may, and the factor itself "
+    "may be smaller than all of its interval."
+)
 #: Name in the table -> what it is, in the order of the report; baselines have the same names behind "baseline_".
 MEASURES = {
     "improvement_factor": "IpF: mean of four ratios to public data alone (exact fields, three distances)",
@@ -141,6 +146,8 @@ def measures(table: GameTable) -> Table:
         f"{factor.n} fields of {factor.groups} documents; 95 % intervals, bootstrap over documents. “Public data only” "
         "is the same attack without the model."
     )
+    public = table.estimates["baseline_perfect"]
+    caption += f" {UNTOLD_BY_PUBLIC}" if public.value == 0 else ""
     return Table("", columns, rows, caption, first="measure", open=True)
 
 

@@ -71,8 +71,9 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     checkpoints = ("resnet", "tuned_on")
     footnote = (
         "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. IpF is "
-        "dominated by its first term, exact readings, where public data alone read nothing: the column behind it "
-        "leaves that term out. A share of the surest fields is one of few fields: 1 % of 60 is a single one."
+        "dominated by its first term, exact readings, where public data alone read nothing, and may be smaller there "
+        "than all of its interval, since no resample shows that they may read some: the column behind it leaves that "
+        "term out. A share of the surest fields is one of few fields: 1 % of 60 is a single one."
     )
     #: Of a recipe's row: its settings, its model, and how many rows before it need the same target.
     asked: Mapping[str, Any] = {"shows": ""}
