@@ -18,6 +18,7 @@ from docleak.options import said_idle
 from docleak.privacy.channels import ASSUMES, HOLDS_FOR, Shape, as_text
 from docleak.privacy.channels import plan as planned
 from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, choice, probability
+from docleak.spec import counted_words
 
 #: What is planned where nothing is said: the centralised training of Tito et al. (2024).
 EPSILON, ROUNDS, RATE = 8.0, 10, "1000/4149"
@@ -215,6 +216,9 @@ def guard(
     opinion = opinion_on(model, client, last=last, examples=pages)
     lines = [f"{sign.name:9} {sign.value:10.4g}  {sign.where}" for sign in opinion.signs]
     said = "Guard: refused." if opinion.refused else "Guard: nothing speaks against it that is looked for."
+    tried = counted_words(sum(any(one.answers for one in page.questions) for page in client), "page")
+    lines += ["", f"bare is of {tried} of {documents}, and says nothing of others."]
+    lines += [] if last else ["No last model is given (--last): no leap, and no change of settings or tensors, is seen."]
     emit(opinion.to_json(), "\n".join([said, "", *lines]), json_output=json_output)
     if json_output and opinion.refused:  # the object is printed: a second one with the error would make it unreadable
         raise typer.Exit(1)
