@@ -222,6 +222,8 @@ def test_the_dry_run_counts_both_ways_and_writes_nothing(command: Command, tmp_p
         (("--minimum", "99", "--clients", "2"), "minimum is 99, and 2 of 2 silos train in a round; expected at most 2"),
         (("--minimum", "99", "--dry-run"), "minimum is 99, and 3 of 3"),
         (("--secure", "--secure-threshold", "4"), "the secure threshold is 4, and 3 of 3 silos"),
+        (("--secure", "--secure-threshold", "1"), "the secure threshold is 1, and 3 of 3 silos train in a round"),
+        (("--secure", "--secure-threshold", "2", "--clients", "4"), "more than half of these and no more: 3 to 4"),
         (("--timeout", "nan", "--documents", "6"), "--timeout is nan; expected 1 to"),
     ],
 )

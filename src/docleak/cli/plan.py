@@ -218,7 +218,7 @@ def guard(
     said = "Guard: refused." if opinion.refused else "Guard: nothing speaks against it that is looked for."
     tried = counted_words(sum(any(one.answers for one in page.questions) for page in client), "page")
     lines += ["", f"bare is of {tried} of {documents}, and says nothing of others."]
-    lines += [] if last else ["No last model is given (--last): no leap, and no change of settings or tensors, is seen."]
+    lines += [] if last else ["No last model is given (--last): no leap, nor change of settings or tensors, is seen."]
     emit(opinion.to_json(), "\n".join([said, "", *lines]), json_output=json_output)
     if json_output and opinion.refused:  # the object is printed: a second one with the error would make it unreadable
         raise typer.Exit(1)
