@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -94,6 +95,9 @@ def budget(
         emit({**plan, "warning": warning}, before + said, json_output=json_output)
         return
     asked = _asked(epsilon, noise, rounds)
+    taken = {"epsilon": EPSILON, "rounds": ROUNDS, "rate": rate, "delta": delta}
+    unsaid = {name: value for name, value in taken.items()
+              if not typed(context, name) and name != asked and (name, kind) != ("rate", Unit.CLIENT)}  # fmt: skip
     counted = choice(Accountant, accountant, what="accountant")
     claim = answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
     if plot is not None:
@@ -105,8 +109,8 @@ def budget(
         with reported(plot):
             write_atomically(plot, budget_curves(curves, target, label, " ".join([claim.sentence(), warning]).strip()))
     others = beside(claim) if math.isfinite(claim.epsilon) else []
-    text = before + as_text(asked, claim, others, plot)
-    emit(as_json(asked, claim, others, warning, plot), text, json_output=json_output)
+    text = before + as_text(asked, claim, others, plot, _unsaid(unsaid))
+    emit({**as_json(asked, claim, others, warning, plot), "not_said": unsaid}, text, json_output=json_output)
 
 
 def _check_plot(plot: Path | None) -> None:
@@ -171,21 +175,35 @@ def plan(
         shape = replace(shape, **read)
     _refuse_idle(context, shape)
     channels = planned(shape)
-    value = {"holds_for": HOLDS_FOR, "assumes": ASSUMES, "shape": asdict(shape),
+    idle = [name for names, met in _needs(shape).values() if not met for name in names]
+    unsaid = {name: value for name, value in asdict(shape).items()
+              if name not in (*read, *idle) and not typed(context, name)}  # fmt: skip
+    value = {"holds_for": HOLDS_FOR, "assumes": ASSUMES, "shape": asdict(shape), "not_said": unsaid,
              "channels": [asdict(channel) for channel in channels]}  # fmt: skip
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in read.items())
-    text = f"Read from {model}: {said}.\n{as_text(channels)}" if read else as_text(channels)
-    emit(value, text, json_output=json_output)
+    text = f"Read from {model}: {said}.\n" if read else ""
+    emit(value, text + as_text(channels, _unsaid(unsaid)), json_output=json_output)
 
 
-def _refuse_idle(context: typer.Context, shape: Shape) -> None:
-    """PrivacyError for options that change nothing in this plan."""
-    needs = {
+def _unsaid(values: Mapping[str, object]) -> str:
+    """A line with what decides and was not said; "" where all was."""
+    flags = [f"no --{name.replace('_', '-')}" if value is False else f"--{name.replace('_', '-')} {value}"
+             for name, value in values.items()]  # fmt: skip
+    return f"Not said, so taken to be: {', '.join(flags)}. The answer rests on these." if flags else ""
+
+
+def _needs(shape: Shape) -> dict[str, tuple[tuple[str, ...], object]]:
+    """What options belong to, by what that is called, and whether it is there."""
+    return {
         "adapters (--rank and --adapted above 0)": (("frozen_a",), shape.rank and shape.adapted),
         "a trained tower (--tower-width above 0)": (("tower_patches", "tiles"), shape.tower_width),
         "--aggregation secure": (("clients",), shape.aggregation == "secure"),
     }
-    for what, (names, met) in needs.items():
+
+
+def _refuse_idle(context: typer.Context, shape: Shape) -> None:
+    """PrivacyError for options that change nothing in this plan."""
+    for what, (names, met) in _needs(shape).items():
         idle = [f"--{name.replace('_', '-')}" for name in names if typed(context, name)]
         if idle and not met:
             raise PrivacyError(said_idle(idle, what))
