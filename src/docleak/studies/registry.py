@@ -142,9 +142,9 @@ def report_on(
     """Write the report of ``runs_at`` these paths into ``out``; where it is, and what they say. RunError where several
     are to be joined and ``out`` does not say where. ``about`` and ``redacted`` as of ``write_report``."""
     if len(paths) > 1 and out is None:
-        raise RunError(f"{len(paths)} runs are to be joined; say with --out into which folder the report goes.")
+        raise RunError(f"{len(paths)} runs are to be joined; say into which folder (out) the report goes.")
     if out is not None and (out / "run.json").is_file() and out.resolve() not in [path.resolve() for path in paths]:
-        raise RunError(f"{out} holds another run, whose report it would take the place of. Pass another --out.")
+        raise RunError(f"{out} holds another run, whose report it would take the place of. Give another folder (out).")
     runs = runs_at(paths)
     readings = read_runs(runs)
     private = None
