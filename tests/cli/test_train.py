@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict
@@ -30,6 +31,7 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     assert code == 0, err
     run = tmp_path / "docleak-train"
     assert "ANLS" in out and "docleak audit updates docleak-train/updates" in out
+    assert re.search(r"\] of \d+ questions? on \d+ documents?  ", out), "what was counted, and what the interval is of"
     assert "round 1: training synthetic-1" in err
     lines = (run / "history.csv").read_text().splitlines()
     assert len(lines) == 3 and lines[0].startswith("round,silos,loss,anls") and lines[2].startswith("1,synthetic-0 ")
