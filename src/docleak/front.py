@@ -345,7 +345,10 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
                 "Give more pages, or leave it out."
             )
     if count is not None:
-        values["pages" if "pages" in names else "count"] = count
+        name = "pages" if "pages" in names else "count"
+        asked = options_of(kind.Config).get(name)
+        bounds = asked.option.range if asked is not None and asked.option.range else COUNT
+        values[name] = check_whole("count", count, bounds, RunError)
     if "attacks" in values and "attacks" not in names:
         values["attack"] = values.pop("attacks")
     elif "attacks" in values:

@@ -90,6 +90,6 @@ def test_the_second_process_is_refused(command: Command, tmp_path: Path, words: 
         before = sorted((tmp_path / "out").rglob("*"))
         code, _, err = command(*words.replace("OUT", "out").split())
         assert code == 1 and "another docleak is at work in out (process " in err, err
-        assert err.strip().endswith("Wait until it is done, or pass another --out.")
+        assert err.strip().endswith("Wait until it is done, or give another folder (out).")
         assert sorted((tmp_path / "out").rglob("*")) == before
     assert not (tmp_path / "out").exists(), "nothing was left behind"

@@ -35,6 +35,21 @@ def test_an_honest_model_passes(command: Command) -> None:
     assert not value["refused"] and {"flat", "leap", "bare"} <= {sign["sign"] for sign in value["signs"]}
 
 
+@pytest.mark.parametrize("model", ["donut-start", "llava-trained"])
+def test_the_tables_of_places_in_a_swin_tower_are_no_bins(command: Command, model: str) -> None:
+    code, out, err = command("guard", model, "--pages", "1")
+    assert code == 0, err
+    assert "relative_position_index" not in out
+
+
+def test_it_says_what_it_looked_at(command: Command, tmp_path: Path) -> None:
+    _, alone, _ = command("guard", "vt5-start", "--pages", "1")
+    assert "bare is of 1 page of synthetic" in alone and "No last model is given" in alone
+    save(make_pages(1, seed=0), tmp_path / "ok")
+    _, beside, _ = command("guard", "vt5-start", "--last", "vt5-start", "--documents", "ok", "--pages", "3")
+    assert "bare is of 1 page of ok" in beside and "No last model" not in beside
+
+
 def test_a_seed_that_draws_no_page_is_refused(command: Command, tmp_path: Path) -> None:
     save(make_pages(1, seed=0), tmp_path / "ok")
     code, out, err = command("guard", "vt5-start", "--documents", "ok", "--pages", "1", "--seed", "77")

@@ -26,6 +26,19 @@ def test_it_says_of_which_models_its_verdict_holds(plan: Any) -> None:
     assert "decoder of pictures and words" in held and "LayoutLMv3" in held
 
 
+def test_it_says_what_it_took_for_granted(plan: Any, command: Any) -> None:
+    assert "Not said, so taken to be: --width 1024, --vocabulary 32000, --words 200" in plan()[1]
+    _, out, _ = plan("--rank", 8, "--pages", 1, "--optimiser", "sgd")
+    (line,) = (line for line in out.splitlines() if line.startswith("Not said"))
+    assert "--rounds 10" in line and "no --table" in line
+    assert not any(f"--{name} " in line for name in ("rank", "pages", "optimiser", "clients", "tiles"))
+    assert json.loads(plan("--rounds", 3, "--json")[1])["not_said"].keys().isdisjoint({"rounds", "clients"})
+    _, out, _ = command("budget", "--epsilon", 4)
+    assert "Not said, so taken to be: --rounds 10, --rate 1000/4149, --delta 1e-05." in out
+    _, out, _ = command("budget", "--noise", 1, "--rounds", 3, "--delta", 1e-4, "--unit", "client", "--json")
+    assert json.loads(out)["not_said"] == {}
+
+
 def test_it_says_to_whom_closed_is_closed(plan: Any) -> None:
     said = "Open or closed is about the exact attacks of docleak: what is closed to them may be open to others."
     assert said in plan("--rounds", 1)[1].splitlines()

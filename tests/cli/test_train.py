@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import asdict
@@ -30,6 +31,7 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     assert code == 0, err
     run = tmp_path / "docleak-train"
     assert "ANLS" in out and "docleak audit updates docleak-train/updates" in out
+    assert re.search(r"\] of \d+ questions? on \d+ documents?  ", out), "what was counted, and what the interval is of"
     assert "round 1: training synthetic-1" in err
     lines = (run / "history.csv").read_text().splitlines()
     assert len(lines) == 3 and lines[0].startswith("round,silos,loss,anls") and lines[2].startswith("1,synthetic-0 ")
@@ -222,6 +224,8 @@ def test_the_dry_run_counts_both_ways_and_writes_nothing(command: Command, tmp_p
         (("--minimum", "99", "--clients", "2"), "minimum is 99, and 2 of 2 silos train in a round; expected at most 2"),
         (("--minimum", "99", "--dry-run"), "minimum is 99, and 3 of 3"),
         (("--secure", "--secure-threshold", "4"), "the secure threshold is 4, and 3 of 3 silos"),
+        (("--secure", "--secure-threshold", "1"), "the secure threshold is 1, and 3 of 3 silos train in a round"),
+        (("--secure", "--secure-threshold", "2", "--clients", "4"), "more than half of these and no more: 3 to 4"),
         (("--timeout", "nan", "--documents", "6"), "--timeout is nan; expected 1 to"),
     ],
 )

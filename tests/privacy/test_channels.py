@@ -92,12 +92,21 @@ def test_what_several_steps_on_one_page_show_of_its_picture() -> None:
 
 def test_what_closes_a_channel_closes_it() -> None:
     words, page, picture = plan(OPEN)
-    assert words.change == "freeze LoRA's A" and picture.change == "freeze the tower"
+    assert words.change.startswith("freeze LoRA's A (measured: A is frozen") and "on one model" in words.change
+    assert picture.change.startswith("freeze the tower (algebra: ")
     assert page.change.startswith("nothing here")
     (table, *_) = plan(replace(OPEN, rank=0, table=True))
     assert table.change.startswith("nothing here; differential privacy bounds it")
     assert "closed by: nothing here" in as_text((table,))
+    assert plan(replace(OPEN, table=True, adapted=0))[0].change.startswith("freeze the token table (algebra: ")
+    assert plan(replace(OPEN, table=True))[0].change.startswith("freeze the token table and freeze LoRA's A (measured")
     assert plan(replace(OPEN, rank=0, table=True, aggregation="dp"))[0].state is State.UNTOLD
+
+
+def test_what_was_not_measured_is_named_and_nothing_else() -> None:
+    half, steps = replace(OPEN, precision="bfloat16"), replace(OPEN, rank=0, local_steps=2)
+    assert plan(half)[0].condition.endswith("; not measured: bfloat16")
+    assert plan(steps)[0].condition.endswith("; not measured: several steps on whole weights")
 
 
 def test_pages_are_counted_as_if_they_shared_no_word_and_that_is_said() -> None:

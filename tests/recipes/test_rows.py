@@ -130,7 +130,7 @@ def test_folders_of_others_are_refused_untouched(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="other"):
         reproduce(RECIPE, rows(other), other, scale="tiny", workers=1)
     (audit / "run.json").write_text("{}")
-    with pytest.raises(RecipeError, match=r"holds run\.json and no recipe\.json.*another --out"):
+    with pytest.raises(RecipeError, match=r"holds run\.json and no recipe\.json.*another folder \(out\)"):
         reproduce(RECIPE, rows(audit), audit, scale="tiny", workers=1)
     assert [file.name for file in audit.iterdir()] == ["run.json"]
 

@@ -50,7 +50,7 @@ def test_the_second_process_is_refused_and_told_who_is_there_and_a_killed_one_le
             raise AssertionError("both were let in")
         assert "another docleak is at work in" in str(refused.value)
         assert f"process {other.pid} on " in str(refused.value) and " UTC)" in str(refused.value)
-        assert "Wait until it is done, or pass another --out" in str(refused.value)
+        assert "Wait until it is done, or give another folder (out)" in str(refused.value)
         inside, beside = folder / ".docleak-half", folder.parent / ".docleak-out-ab0_cd1x"
         not_ours = folder.parent / ".docleak-out-2-ab0_cd1x"
         folder.mkdir(exist_ok=True)

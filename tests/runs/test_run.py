@@ -72,7 +72,7 @@ def test_another_config_is_refused_and_the_differing_keys_are_named(tmp_path: Pa
         Run.open(tmp_path, {"seed": 1, "attacks": ("gi-dqa", "dlg"), "device": "cpu"})
     message = str(refused.value)
     assert "seed: 0 there, 1 asked for" in message and "device: nothing there" in message and "budget: 200" in message
-    assert "attacks" not in message and "--out" in message and "delete" in message
+    assert "attacks" not in message and "another folder (out)" in message and "delete" in message
     assert (tmp_path / "run.json").read_bytes() == before
 
 
@@ -314,4 +314,4 @@ def test_of_settings_within_settings_the_one_that_differs_is_named(tmp_path: Pat
     other = {"objects": {"mine": {**attack, "fields": {"rate": 2, "steps": 5}}}, "seed": 0}
     with pytest.raises(RunError) as refused:
         Run.open(tmp_path / "run", other, kind="gradient", identity={})
-    assert "\n  - objects.mine.fields.rate: 1 there, 2 asked for\nPass another --out" in str(refused.value)
+    assert "\n  - objects.mine.fields.rate: 1 there, 2 asked for\nGive another folder (out)" in str(refused.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from docleak.options import said_idle
 from docleak.privacy.channels import ASSUMES, HOLDS_FOR, Shape, as_text
 from docleak.privacy.channels import plan as planned
 from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, choice, probability
+from docleak.spec import counted_words
 
 #: What is planned where nothing is said: the centralised training of Tito et al. (2024).
 EPSILON, ROUNDS, RATE = 8.0, 10, "1000/4149"
@@ -93,6 +95,9 @@ def budget(
         emit({**plan, "warning": warning}, before + said, json_output=json_output)
         return
     asked = _asked(epsilon, noise, rounds)
+    taken = {"epsilon": EPSILON, "rounds": ROUNDS, "rate": rate, "delta": delta}
+    unsaid = {name: value for name, value in taken.items()
+              if not typed(context, name) and name != asked and (name, kind) != ("rate", Unit.CLIENT)}  # fmt: skip
     counted = choice(Accountant, accountant, what="accountant")
     claim = answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
     if plot is not None:
@@ -104,8 +109,8 @@ def budget(
         with reported(plot):
             write_atomically(plot, budget_curves(curves, target, label, " ".join([claim.sentence(), warning]).strip()))
     others = beside(claim) if math.isfinite(claim.epsilon) else []
-    text = before + as_text(asked, claim, others, plot)
-    emit(as_json(asked, claim, others, warning, plot), text, json_output=json_output)
+    text = before + as_text(asked, claim, others, plot, _unsaid(unsaid))
+    emit({**as_json(asked, claim, others, warning, plot), "not_said": unsaid}, text, json_output=json_output)
 
 
 def _check_plot(plot: Path | None) -> None:
@@ -170,21 +175,35 @@ def plan(
         shape = replace(shape, **read)
     _refuse_idle(context, shape)
     channels = planned(shape)
-    value = {"holds_for": HOLDS_FOR, "assumes": ASSUMES, "shape": asdict(shape),
+    idle = [name for names, met in _needs(shape).values() if not met for name in names]
+    unsaid = {name: value for name, value in asdict(shape).items()
+              if name not in (*read, *idle) and not typed(context, name)}  # fmt: skip
+    value = {"holds_for": HOLDS_FOR, "assumes": ASSUMES, "shape": asdict(shape), "not_said": unsaid,
              "channels": [asdict(channel) for channel in channels]}  # fmt: skip
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in read.items())
-    text = f"Read from {model}: {said}.\n{as_text(channels)}" if read else as_text(channels)
-    emit(value, text, json_output=json_output)
+    text = f"Read from {model}: {said}.\n" if read else ""
+    emit(value, text + as_text(channels, _unsaid(unsaid)), json_output=json_output)
 
 
-def _refuse_idle(context: typer.Context, shape: Shape) -> None:
-    """PrivacyError for options that change nothing in this plan."""
-    needs = {
+def _unsaid(values: Mapping[str, object]) -> str:
+    """A line with what decides and was not said; "" where all was."""
+    flags = [f"no --{name.replace('_', '-')}" if value is False else f"--{name.replace('_', '-')} {value}"
+             for name, value in values.items()]  # fmt: skip
+    return f"Not said, so taken to be: {', '.join(flags)}. The answer rests on these." if flags else ""
+
+
+def _needs(shape: Shape) -> dict[str, tuple[tuple[str, ...], object]]:
+    """What options belong to, by what that is called, and whether it is there."""
+    return {
         "adapters (--rank and --adapted above 0)": (("frozen_a",), shape.rank and shape.adapted),
         "a trained tower (--tower-width above 0)": (("tower_patches", "tiles"), shape.tower_width),
         "--aggregation secure": (("clients",), shape.aggregation == "secure"),
     }
-    for what, (names, met) in needs.items():
+
+
+def _refuse_idle(context: typer.Context, shape: Shape) -> None:
+    """PrivacyError for options that change nothing in this plan."""
+    for what, (names, met) in _needs(shape).items():
         idle = [f"--{name.replace('_', '-')}" for name in names if typed(context, name)]
         if idle and not met:
             raise PrivacyError(said_idle(idle, what))
@@ -215,6 +234,9 @@ def guard(
     opinion = opinion_on(model, client, last=last, examples=pages)
     lines = [f"{sign.name:9} {sign.value:10.4g}  {sign.where}" for sign in opinion.signs]
     said = "Guard: refused." if opinion.refused else "Guard: nothing speaks against it that is looked for."
+    tried = counted_words(sum(any(one.answers for one in page.questions) for page in client), "page")
+    lines += ["", f"bare is of {tried} of {documents}, and says nothing of others."]
+    lines += [] if last else ["No last model is given (--last): no leap, nor change of settings or tensors, is seen."]
     emit(opinion.to_json(), "\n".join([said, "", *lines]), json_output=json_output)
     if json_output and opinion.refused:  # the object is printed: a second one with the error would make it unreadable
         raise typer.Exit(1)

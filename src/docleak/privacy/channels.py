@@ -157,6 +157,7 @@ def _channel(shape: Shape, name: str) -> Channel:
 def _words(shape: Shape) -> Channel:
     if shape.table:
         said = "the rows of the token table that were looked up move, and no others"
+        said += " but by weight decay" * (shape.optimiser == "adamw")
         return Channel("words", State.OPEN, said, "algebra")
     return _spanned(shape, "words", CHANCE / shape.vocabulary)
 
@@ -189,10 +190,10 @@ def _spanned(shape: Shape, name: str, chance: float) -> Channel:
     if shape.read >= shape.width or shape.rows < shape.read:
         why = f"{said}: some vectors may weigh more than others in what was sent"
         return Channel(name, State.UNTOLD, why, "nothing known")
-    if shape.precision != "float32" or (shape.rank == 0 and shape.local_steps > 1):
-        return Channel(
-            name, State.UNTOLD, f"{said}; {shape.precision} and several steps were not measured so", "nothing known"
-        )
+    untried = [shape.precision] * (shape.precision != "float32")
+    untried += ["several steps on whole weights"] * (shape.rank == 0 and shape.local_steps > 1)
+    if untried:
+        return Channel(name, State.UNTOLD, f"{said}; not measured: {', '.join(untried)}", "nothing known")
     if shape.optimiser == "adamw":
         return _signed(shape, name, said)
     apart = contrast(shape, chance=chance)
@@ -246,26 +247,31 @@ def _picture(shape: Shape) -> Channel:
 
 
 def _cheapest(shape: Shape, channel: Channel) -> Channel:
-    """With the first change, cheapest first, after which the channel is closed."""
+    """With the first change, cheapest first, after which the channel is closed, and why it is."""
     if channel.state is not State.OPEN:
         return channel
     apart = "that share no word or patch"
+    first, still = ("freeze the token table", replace(shape, table=False)) if shape.table else ("", shape)
     changes: dict[str, Shape] = {
-        "freeze LoRA's A": replace(shape, frozen_a=bool(shape.rank)),
-        "no adapters on the first layer's query, key and value": replace(shape, adapted=0),
+        "": still,
+        "freeze LoRA's A": replace(still, frozen_a=bool(shape.rank)),
+        "no adapters on the first layer's query, key and value": replace(still, adapted=0),
         "freeze the tower": replace(shape, tower_width=0),
-        **{f"{n} pages a step {apart}": replace(shape, pages=n) for n in (2, 4, 8, 16, 32, 64) if n > shape.pages},
-        f"secure aggregation of {shape.clients} clients with pages {apart}": replace(shape, aggregation="secure"),
+        **{f"{n} pages a step {apart}": replace(still, pages=n) for n in (2, 4, 8, 16, 32, 64) if n > shape.pages},
+        f"secure aggregation of {shape.clients} clients with pages {apart}": replace(still, aggregation="secure"),
     }
     for said, changed in changes.items():
-        if changed != shape and _channel(changed, channel.name).state is State.CLOSED:
-            return replace(channel, change=said)
+        after = _channel(changed, channel.name)
+        if changed != shape and after.state is State.CLOSED:
+            change = " and ".join(filter(None, [first if channel.name == "words" else "", said]))
+            return replace(channel, change=f"{change} ({after.basis}: {after.condition})")
     return replace(channel, change="nothing here; differential privacy bounds it by epsilon (docleak budget)")
 
 
-def as_text(channels: tuple[Channel, ...]) -> str:
-    """Of which models it holds, and what it is about, then a line per channel, and what closes it."""
-    lines = [f"This holds for {HOLDS_FOR}.", ASSUMES]
+def as_text(channels: tuple[Channel, ...], unsaid: str = "") -> str:
+    """Of which models it holds, what it is about and what was taken for granted (``unsaid``, a line), then a line per
+    channel, and what closes it."""
+    lines = [f"This holds for {HOLDS_FOR}.", ASSUMES, *filter(None, [unsaid])]
     for one in channels:
         lines.append(f"{one.name:8} {one.state.upper():12} {one.condition} ({one.basis})")
         lines += [f"{'':21} closed by: {one.change}"] if one.change else []

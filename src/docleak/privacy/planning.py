@@ -72,15 +72,17 @@ def curves_of(found: Guarantee) -> dict[str, list[Guarantee]]:
     return curves
 
 
-def as_text(asked: str, found: Guarantee, others: list[Guarantee | PrivacyError], plot: Path | None) -> str:
-    """The answer for people."""
+def as_text(
+    asked: str, found: Guarantee, others: list[Guarantee | PrivacyError], plot: Path | None, unsaid: str = ""
+) -> str:
+    """The answer for people; ``unsaid`` is a line with what was taken for granted."""
     m = found.mechanism
     answer = {
         "noise": f"Noise multiplier: {m.noise_multiplier:.4f}",
         "rounds": f"Rounds: {m.rounds}",
         "epsilon": f"Epsilon: {rounded_up(found.epsilon)}",
     }[asked]
-    lines = [answer, "", found.sentence()]
+    lines = [answer, "", found.sentence(), *filter(None, [unsaid])]
     if others:
         lines += ["", "The same training, counted otherwise:"]
         lines += [f"  - {other.sentence() if isinstance(other, Guarantee) else other}" for other in others]

@@ -242,12 +242,12 @@ def claim_folder(out: Path, recipe: Recipe, scale: str) -> None:
     file, wanted = out / "recipe.json", {"recipe": recipe.name, "scale": scale}
     if file.is_file():
         if (note := read_stored(file)) != wanted:
-            raise RecipeError(f"{out} holds {note}, asked for {wanted}. Pass another --out.")
+            raise RecipeError(f"{out} holds {note}, asked for {wanted}. Give another folder (out).")
         return
     if out.is_dir() and (foreign := sorted(f.name for f in out.iterdir() if not f.name.startswith(TEMPORARY))):
         raise RecipeError(
             f"{out} holds {', '.join(foreign[:5])}{' ...' if len(foreign) > 5 else ''} and no {file.name}: it is no "
-            "folder of a recipe. Expected an empty or new one: pass another --out."
+            "folder of a recipe. Expected an empty or new one: give another folder (out)."
         )
     with reported(out):
         write_json(file, wanted)

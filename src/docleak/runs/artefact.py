@@ -34,7 +34,7 @@ def made_once(
             if folder.is_dir() and any(folder.iterdir()):
                 raise RunError(
                     f"{folder} holds files and no {CARD} that says by which docleak and from what they were made. "
-                    "Delete the folder, or give another --out."
+                    "Delete the folder, or give another folder (out)."
                 )
             with reported(folder):
                 write_json(file, {**build(), "given": now})
@@ -46,7 +46,7 @@ def made_once(
             raise RunError(
                 f"{folder} was made from other {', '.join(changed)} ("
                 + ", ".join(f"{name} {before.get(name)}, now {now[name]}" for name in changed)
-                + "). Delete the folder, or give another --out."
+                + "). Delete the folder, or give another folder (out)."
             )
         if "made" not in card:
             card["made"] = dict(make())

@@ -108,7 +108,7 @@ def _locked(file: Path, folder: Path, *, wait: bool) -> BaseFileLock:
         except Timeout as fault:
             there = f"another docleak is at work in {folder}{_who(file)}"
             if not wait:
-                raise RunError(f"{there}. Wait until it is done, or pass another --out.") from fault
+                raise RunError(f"{there}. Wait until it is done, or give another folder (out).") from fault
             print(f"docleak waits: {there}.", file=sys.stderr, flush=True)
             lock.acquire()
     return lock

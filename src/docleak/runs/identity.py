@@ -56,12 +56,12 @@ def other_build(noted: Mapping[str, Any], folder: Path) -> str:
         if differing == ["code"]:
             return (
                 f"{folder} was begun by docleak {version} with other code ({noted.get('code')}, now {code_digest()}); "
-                "their numbers do not belong in one table. Pass another --out, or delete the folder."
+                "their numbers do not belong in one table. Give another folder (out), or delete the folder."
             )
         return (
             f"{folder} was begun by docleak {version} (schema {noted.get('schema', 1)}), this is {here} (schema "
             f"{SCHEMA}); their numbers do not belong in one table. Docleak {version} reads it; with this one pass "
-            "another --out, or delete the folder."
+            "another folder (out), or delete the folder."
         )
     return ""
 

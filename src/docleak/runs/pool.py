@@ -175,7 +175,7 @@ def cluster_at(address: str) -> Iterator[Any]:
     try:
         from dask.distributed import Client
     except ImportError as fault:
-        raise MissingExtraError("--cluster needs Dask: pip install 'docleak[cluster]'.") from fault
+        raise MissingExtraError("a cluster needs Dask: pip install 'docleak[cluster]'.") from fault
     try:
         client = Client(address, timeout=CLUSTER_TIMEOUT)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as fault:
@@ -264,5 +264,5 @@ def _told_of_death(processes: Mapping[int, BaseProcess], at_work: Mapping[int, s
     why = "killed from outside, or for want of memory" if -9 in codes else why
     return (
         f"a worker process died ({why}) {'at ' + ' or '.join(tasks) if tasks else 'before its first unit'}. What is "
-        "finished is kept: the same command goes on from there; with fewer --workers it needs less memory."
+        "finished is kept: the same command goes on from there; with fewer workers it needs less memory."
     )

@@ -108,7 +108,7 @@ class Run:
             if foreign:
                 raise RunError(
                     f"{run.path} is no docleak run: it has no run.json but holds {', '.join(foreign[:5])}"
-                    f"{' ...' if len(foreign) > 5 else ''}. Expected an empty or new directory: pass another --out."
+                    f"{' ...' if len(foreign) > 5 else ''}. Expected an empty or new directory as out."
                 )
             write_json(run.path / "run.json", _manifest(wanted))
         return run
@@ -125,7 +125,7 @@ class Run:
         file = self.path / "run.json"
         if not self.path.is_dir() or not file.is_file():
             self._refuse_older()
-            raise RunError(f"{self.path} is no docleak run: it has no run.json. Pass the --out directory of a run.")
+            raise RunError(f"{self.path} is no docleak run: it has no run.json. Give the folder of a run.")
         manifest = _read(file)
         if manifest.get("schema") != SCHEMA and isinstance(manifest.get("docleak"), str):
             raise RunError(other_build(manifest, self.path))
@@ -280,7 +280,7 @@ class Run:
 
     def _unresumable(self, wanted: Mapping[str, Any]) -> str:
         """Why results of ``wanted`` may not be added to what is there; "" if they may."""
-        advice = "Pass another --out, or delete the directory."
+        advice = "Give another folder (out), or delete the directory."
         noted = _read(self.path / "run.json")
         if isinstance(noted.get("docleak"), str) and (why := other_build(noted, self.path)):
             return why

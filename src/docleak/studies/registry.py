@@ -143,9 +143,9 @@ def report_on(
     are to be joined and ``out`` does not say where. ``about`` as of ``write_report``. A redacted edition that lies
     there is renewed with the full one; ``redacted`` writes that alone."""
     if len(paths) > 1 and out is None:
-        raise RunError(f"{len(paths)} runs are to be joined; say with --out into which folder the report goes.")
+        raise RunError(f"{len(paths)} runs are to be joined; say into which folder (out) the report goes.")
     if out is not None and (out / "run.json").is_file() and out.resolve() not in [path.resolve() for path in paths]:
-        raise RunError(f"{out} holds another run, whose report it would take the place of. Pass another --out.")
+        raise RunError(f"{out} holds another run, whose report it would take the place of. Give another folder (out).")
     runs = runs_at(paths)
     readings, folder = read_runs(runs), out or Path(paths[0])
     with undamaged(Path(paths[0])):

@@ -79,7 +79,7 @@ def test_no_private_field_at_all_is_refused(kind: str, model: DocumentModel, tmp
         }[kind]
         pages.append(replace(page, fields=fields))
     save(pages, tmp_path / "pages")
-    with pytest.raises(DocumentError, match=r"none of the 2 pages .* has a private field with a place"):
+    with pytest.raises(DocumentError, match=r"none of 2 pages .* has a private field with a place"):
         pages_for(model, str(tmp_path / "pages"), count=1, seed=0)
 
 

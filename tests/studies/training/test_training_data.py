@@ -109,6 +109,6 @@ def test_documents_that_an_older_docleak_divided_are_not_gone_on_with(tmp_path: 
     old = {name: value for name, value in json.loads(note.read_text()).items() if name != "said"}
     note.write_text(json.dumps(old))
     for other in (CONFIG, replace(CONFIG, clients=5)):
-        with pytest.raises(RecipeError, match=r"an older docleak divided(.|\n)*Give another --out"):
+        with pytest.raises(RecipeError, match=r"an older docleak divided(.|\n)*Give another folder"):
             divide(other, tmp_path)
     assert not (folder_of(CONFIG, tmp_path) / "silos-5").exists() and json.loads(note.read_text()) == old

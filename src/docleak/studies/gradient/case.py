@@ -20,6 +20,7 @@ from docleak.documents import Page, Question, blank_template, load_pages, privat
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
 from docleak.models import DocumentModel, Encoded, pixels_of, trainable
+from docleak.spec import counted_words
 from docleak.studies.gradient.config import Exposure
 from docleak.training.update import client_gradient
 
@@ -61,7 +62,8 @@ def pages_for(model: DocumentModel, documents: str, *, count: int, seed: int) ->
             return chosen
     if not chosen:
         raise DocumentError(
-            f"none of the {len(source)} pages of {documents!r} has a private field with a place on the page; an audit "
+            f"none of {counted_words(len(source), 'page')} of {documents!r} has a private field with a "
+            "place on the page; an audit "
             "needs to know what to look for. Mark them by mouse (docleak data mark FOLDER), or add 'fields' to "
             "pages.jsonl (docs/data-format.md)."
         )

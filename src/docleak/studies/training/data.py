@@ -61,8 +61,8 @@ def divided(config: TrainingConfig, out: Path) -> Places:
         raise RecipeError(
             f"{folder} holds documents that an older docleak divided: its test and validation pages were held out of "
             "the pages to train on, also of data sets that have splits, and data.json says nothing of it. Pages of "
-            "this docleak's silos may be among them. Give another --out, and all rows train on one division; or delete "
-            "the table's folder."
+            "this docleak's silos may be among them. Give another folder (out), and all rows train on one division; or "
+            "delete the table's folder."
         )
     return Places(silos, test, validation, tuple(division.get("said", ())))
 

@@ -192,7 +192,7 @@ def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
             raise FederationError(f"{directory} is a training; what its silos sent is in it. Give {within.parent}.")
         raise FederationError(
             f"{directory} is no capture: it has no {MANIFEST}. Record updates with docleak.tap(strategy, directory) or "
-            "docleak train federated, or give the weights themselves with --before and --after."
+            "docleak train federated, or give the weights themselves: docleak audit updates --before A --after B."
         )
     _require_format(manifest)
     updates, unread, misfits = [], list[str](), list[str]()

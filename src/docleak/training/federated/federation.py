@@ -153,11 +153,13 @@ def impossible(federation: Federation, silos: int) -> list[str]:
             f"1 of {silos} silos trains in a round; secure aggregation expects at least 2, since the sum of one is "
             "that silo's own update"
         )
-    if (secure := federation.secure) is not None and taking > 1 and secure.threshold > taking:
-        faults.append(
-            f"the secure threshold is {secure.threshold}, and {taking} of {silos} silos train in a round; expected at "
-            f"most {taking}"
-        )
+    if (secure := federation.secure) is not None and taking > 1:
+        needed = secure.needed(taking, federation.privacy)
+        if not taking < 2 * needed <= 2 * taking:
+            faults.append(
+                f"the secure threshold is {needed}, and {taking} of {silos} silos train in a round; expected more than "
+                f"half of these and no more: {taking // 2 + 1} to {taking}"
+            )
     if not taking:
         faults.append(
             f"participation is {federation.participation}, which is less than one of {silos} silos, and the privacy "

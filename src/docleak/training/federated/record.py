@@ -48,8 +48,8 @@ KIND = "training"
 STATE = "state.safetensors"
 PARTS = ("parameters", "momentum", "second")
 KEPT_STATES = 2
-AGAIN = "It was changed. Begin again with another --out."
-SAME_SILOS = "A training goes on with the silos it began with, and their pages; or pass another --out."
+AGAIN = "It was changed. Begin again in another folder (out)."
+SAME_SILOS = "A training goes on with the silos it began with, and their pages; or give another folder (out)."
 COLUMNS = ("round", "silos", "loss", "anls", "accuracy", "questions", "bytes_up", "bytes_down", "seconds_training",
            "seconds_averaging")  # fmt: skip
 
@@ -320,7 +320,8 @@ class FederatedRun:
 def _spent_at_most(plan: DpPlan, seen: int) -> str:
     return (
         f"At least {seen} and at most all {plan.mechanism.rounds} rounds of the plan were begun: "
-        f"{plan.guarantee().sentence()} Put the ledger back, or count all of it as spent and begin with another --out."
+        f"{plan.guarantee().sentence()} Put the ledger back, or count all of it as spent and begin in another "
+        "folder (out)."
     )
 
 

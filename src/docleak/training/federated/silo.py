@@ -15,6 +15,7 @@ from docleak.documents.pages import document_names, page_names, picked
 from docleak.documents.silos import MANIFEST, read_silo
 from docleak.errors import FederationError
 from docleak.privacy.mechanism import Unit
+from docleak.spec import counted_words
 from docleak.training.federated.federation import Federation
 from docleak.training.private.units import check_owners, unit_names, units_of
 
@@ -47,8 +48,8 @@ def open_party(directory: Path, federation: Federation, *, name: str = "") -> Pa
     kept = [federation.keeps(apart) if apart else False for apart in _apart(pages, federation)]
     if all(kept) and not private:
         raise FederationError(
-            f"silo {called!r}: all {len(pages)} pages of {directory} are kept to evaluate on. Each document is kept by "
-            f"a coin of its own with probability {federation.holdout}: give the silo more, or a smaller holdout."
+            f"{directory} keeps all of its {counted_words(len(pages), 'page')} to evaluate on. Each document is kept "
+            f"by a coin of its own with probability {federation.holdout}: give the silo more, or a smaller holdout."
         )
     training = picked(pages, [i for i, is_kept in enumerate(kept) if not is_kept])
     if federation.privacy is not None:

@@ -195,12 +195,14 @@ def _covered(federation: Federation, unit: Unit, asked: int) -> str:
 
 def text_of(facts: Mapping[str, Any]) -> str:
     """The same for people: a line per round, and what to do next."""
-    lines = ["round  loss    ANLS of what the silos keep   sent     seconds"]
+    kept = {row["round"]: _interval(row) for row in ({"round": 0, **facts["start"]}, *facts["rounds"])}
+    wide = max(len("ANLS of what the silos keep"), *map(len, kept.values()))
+    lines = [f"round  loss    {'ANLS of what the silos keep':{wide}}  sent       seconds"]
     for row in ({"round": 0, **facts["start"]}, *facts["rounds"]):
         sent = (row.get("bytes_up", 0) + row.get("bytes_down", 0)) / 2**20
         loss = f"{row['loss']:.3f}" if row.get("loss") is not None else "-"
         seconds = f"{row['seconds_training']:.0f}" if "seconds_training" in row else "-"
-        lines.append(f"{row['round']:5}  {loss:6}  {_interval(row):28}  {sent:5.1f} MiB  {seconds}")
+        lines.append(f"{row['round']:5}  {loss:6}  {kept[row['round']]:{wide}}  {sent:5.1f} MiB  {seconds}")
     lines.append(f"\nModel: {facts['model']}\nCurves: {facts['run']}/curves.png")
     if facts["holdout"] and facts["kept"] == 0:
         lines.append(
@@ -233,6 +235,7 @@ def _interval(row: Mapping[str, Any]) -> str:
     if row["noised"]:
         value = "lost in the noise" if row["anls"] is None else f"{row['anls']:.3f}"
         return value if row["anls"] is None else f"{value} [{row['low']:.3f}, {row['high']:.3f}]"
+    of = f"of {counted_words(row['questions'], 'question')} on {counted_words(row['documents'], 'document')}"
     if row["low"] is None:
-        return f"{row['anls']:.3f} ({row['questions']} questions)"
-    return f"{row['anls']:.3f} [{row['low']:.3f}, {row['high']:.3f}] n = {row['questions']}"
+        return f"{row['anls']:.3f} {of}"
+    return f"{row['anls']:.3f} [{row['low']:.3f}, {row['high']:.3f}] {of}"

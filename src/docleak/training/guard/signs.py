@@ -23,6 +23,8 @@ Weights = Mapping[str, Tensor | NDArray[Any]]
 LEAST_SIDE = 16
 #: Tables are looked up, not multiplied with: how long their rows are says nothing.
 TABLES = ("embed", "shared", "position", "relative", "spatial")
+#: Which place of a table each pair of patches looks up (Swin, BEiT): whole numbers, two directions by their making.
+PLACES = "relative_position_index"
 #: Of adapters, zero where a training begins.
 BEGINS_AT_ZERO = "lora_B"
 #: A row is an input from this cosine on; inputs nearer than the second one to one another count once.
@@ -61,7 +63,7 @@ def of_weights(asked: Weights) -> list[Sign]:
         if not bool(torch.isfinite(matrix).all()):
             infinite.append(name)
             continue
-        if value.ndim < 2 or min(matrix.shape) < LEAST_SIDE:
+        if value.ndim < 2 or min(matrix.shape) < LEAST_SIDE or name.endswith(PLACES):
             continue
         size = float(matrix.square().sum())
         if size == 0.0:

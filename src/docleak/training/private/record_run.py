@@ -68,7 +68,7 @@ def train_records(
     begun = (out / "run.json").is_file()
     run = Run.open(out, {"by": "record", **asdict(config)}, kind=KIND, command=command)
     if (out / "model").exists() or run.info.get("released"):
-        raise RunError(f"{out} holds a finished training, whose budget is spent. Choose another --out.")
+        raise RunError(f"{out} holds a finished training, whose budget is spent. Give another folder (out).")
     if begun:
         say(
             f"A training in {out} was cut off before its model was written. Nothing of it was released, so that none "

@@ -59,7 +59,7 @@ def train_embedded(
     if evaluate_every and run.federation.privacy is not None and run.federation.holdout:
         faults += [
             f"silo {name!r} keeps limits of its own, by which it answers no questions on the documents it keeps; train "
-            "with --evaluate-every 0, or let it (docleak deploy silo FOLDER --evaluation)"
+            "without evaluations (evaluate_every 0), or let it (docleak deploy silo FOLDER --evaluation)"
             for name, path in sorted(silos.items())
             if has_limits(path) and not SiloLimits.load(path).evaluation
         ]
