@@ -31,6 +31,8 @@ from tests.cli.published_layouts import openi
 
 #: But that of the accountants, whose rows lack nothing and are computed.
 PAPER = [name for name, recipe in list_recipes().items() if "paper" in recipe.scales and name != "pfl-docvqa/table12"]
+#: What the page of all tables says that each lacks.
+SUMMARY = (Path(__file__).parents[2] / "docs" / "results" / "rehearsal.md").read_text()
 
 
 def rehearsed(recipe: Recipe, out: Path, only: str = "", scale: str = "paper", **changes: object) -> list[Rehearsed]:
@@ -53,9 +55,13 @@ def test_every_row_of_the_paper_scale_has_a_least_part(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", PAPER)
 def test_every_recipe_of_the_paper_scale_says_what_it_lacks(name: str, tmp_path: Path) -> None:
-    for row in rehearsed(find_recipe(name), tmp_path):
+    rows = rehearsed(find_recipe(name), tmp_path)
+    for row in rows:
         assert not row.stops and (row.seconds is None) == bool(row.missing)
         assert all(lack.option.startswith("--") and "PATH" not in lack.option for lack in row.missing)
+    (line,) = (line.split(" | ") for line in SUMMARY.splitlines() if line.startswith(f"| {name} | "))
+    options = dict.fromkeys(lack.option for row in rows for lack in row.missing)
+    assert (line[1], line[3]) == (str(len(rows)), ", ".join(options)), "docs/results/rehearsal.md is of other rows"
     assert not list(tmp_path.iterdir()), "nothing is written where the rows' runs would be"
 
 
