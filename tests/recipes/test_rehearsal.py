@@ -174,6 +174,28 @@ def test_every_model_of_the_base_scale_is_made_or_known(name: str) -> None:
         assert not any(need.kind == "model" and "PATH" in need.source for need in row.study.needed(row.model))
 
 
+def test_where_memory_forbids_a_step_it_is_counted_and_not_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, given = find_recipe("gi-dqa/table1"), {
+        "models": {"donut": mirror("donut-base", tmp_path)}, "documents": ("synthetic",), "ocr": "rapidocr",
+        "image_sizes": {"donut": (320, 448)},
+    }  # fmt: skip
+    only = "Random (donut)|GI-DQA, the paper's Adam (donut)"
+    rows = rows_of(recipe, recipe.study, "paper", tmp_path / "rows", given, only=only, complete=False)
+    client, evaluation = (row.study.held() for row in rows)
+    assert 5e7 < 1.5 * client < evaluation < 5e8
+    monkeypatch.setattr(rehearsal, "_memory_of", lambda device: rehearsal.ITS_OWN + evaluation - 1)
+    drawn, adam = rehearse(rows, tmp_path / "place")
+    assert drawn.seconds and not drawn.missing, "what takes the client's gradient alone has room"
+    (lack,) = adam.missing
+    assert lack.option == "memory" and "--image-size takes smaller pages" in lack.where
+    assert adam.seconds is None and not adam.stops and adam.peak == rehearsal.ITS_OWN + evaluation
+    (tmp_path / "donut-base" / "pytorch_model.bin").write_bytes(b"no weights")
+    (_, adam) = rehearse(rows, tmp_path / "other")
+    assert "could not be loaded" in adam.stops, "a model that cannot be loaded stops its row and no other"
+
+
 def test_what_is_given_and_wrong_stops_the_row(tmp_path: Path) -> None:
     wrong = tmp_path / "nothing"
     (row,) = rehearsed(
