@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scripts.donut_ladder import BASE, FOUR, RUNGS, TINY, as_markdown, build, climb, page_of
-from scripts.donut_memory import WAYS, peaks
+from scripts.donut_memory import UNCOUNTED, WAYS, largest, peaks
 
 
 def test_a_rung_differs_from_its_neighbour_in_what_its_name_says() -> None:
@@ -30,3 +30,11 @@ def test_fewer_tensors_and_blocks_computed_anew_take_less_memory() -> None:
     assert before < anew < 0.8 * shallow < 0.8 * whole
     parameters = sum(p.numel() for p in build(rung, 0).module.parameters())
     assert before >= 2 * 4 * parameters / 1e9
+
+
+def test_the_largest_page_is_the_last_that_fits() -> None:
+    rung = replace(FOUR, depths=(1, 1, 2, 1))
+    machine = UNCOUNTED + peaks(replace(rung, size=(360, 480)), "shallow")[1]
+    assert largest(rung, "shallow", machine) == (360, 480)
+    assert largest(rung, "shallow", machine - 1e-4) == (300, 400)
+    assert largest(rung, "shallow, recompute=yes", machine) > (360, 480)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from docleak.errors import RunError
-from docleak.models.published import make
+from docleak.models.published import PUBLISHED, make
 from docleak.recipes import find_recipe, list_recipes
 from docleak.recipes.rehearsal import PARTS, Rehearsed, rehearse
 from docleak.runs.pool import results
@@ -241,6 +241,38 @@ def test_a_rehearsal_that_is_cut_off_leaves_the_tables_it_came_to_and_goes_on(
     assert len(rows) == 2 and rows[0]["seconds"] == first, "what ended is not computed again"
     assert {item.suffix for item in (tmp_path / "run").iterdir() if item.is_file()} >= {".md", ".html", ".json"}
     assert not (tmp_path / "run" / PARTS).exists() and mine.is_file()
+
+
+#: Published checkpoints that no rehearsal above reads -> a command that does.
+BESIDE = {
+    "donut-base-finetuned-docvqa": "audit gradient --model DIR/donut-base-finetuned-docvqa --image-size 160x224",
+    "dit-base": "models assemble vt5 made --text DIR/t5-base --vision DIR/dit-base --allow-pickle",
+    "dit-base-finetuned-rvlcdip": "models assemble vt5 made --text DIR/t5-base --vision DIR/dit-base-finetuned-rvlcdip "
+                                  "--allow-pickle",
+    "trocr-base-handwritten": "audit gradient --model layoutlmv3-start --ocr trocr:DIR/trocr-base-handwritten",
+}  # fmt: skip
+AUDIT = ["--pages", "1", "--attacks", "random", "--workers", "1", "--out", "run"]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_no_rehearsal_reads_goes_into_a_command(name: str, command: Command, tmp_path: Path, given: Path) -> None:
+    parts = [word.partition("DIR/") for word in BESIDE[name].split()]
+    words = [f"{before}{_mirror(after, given) if sign else after}" for before, sign, after in parts]
+    if words[0] == "models":
+        code, _, err = command(*words)
+        assert code == 0, err
+        words = ["audit", "gradient", "--model", "./made"]
+    code, _, err = command(*words, *AUDIT)
+    assert code == 0, err
+    if "--ocr" in words:
+        assert name in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_every_published_checkpoint_is_read_by_a_command_above() -> None:
+    read = {*MIRRORED.values(), *BESIDE}
+    for named in MODELS.values():
+        read |= {part for checkpoints in named.values() for part in checkpoints.split("+")}
+    assert {*PUBLISHED} <= read
 
 
 def test_the_page_has_a_line_of_every_paper() -> None:

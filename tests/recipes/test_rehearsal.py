@@ -31,6 +31,8 @@ from tests.cli.published_layouts import openi
 
 #: But that of the accountants, whose rows lack nothing and are computed.
 PAPER = [name for name, recipe in list_recipes().items() if "paper" in recipe.scales and name != "pfl-docvqa/table12"]
+#: What the page of all tables says that each lacks.
+SUMMARY = (Path(__file__).parents[2] / "docs" / "results" / "rehearsal.md").read_text()
 
 
 def rehearsed(recipe: Recipe, out: Path, only: str = "", scale: str = "paper", **changes: object) -> list[Rehearsed]:
@@ -53,9 +55,13 @@ def test_every_row_of_the_paper_scale_has_a_least_part(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", PAPER)
 def test_every_recipe_of_the_paper_scale_says_what_it_lacks(name: str, tmp_path: Path) -> None:
-    for row in rehearsed(find_recipe(name), tmp_path):
+    rows = rehearsed(find_recipe(name), tmp_path)
+    for row in rows:
         assert not row.stops and (row.seconds is None) == bool(row.missing)
         assert all(lack.option.startswith("--") and "PATH" not in lack.option for lack in row.missing)
+    (line,) = (line.split(" | ") for line in SUMMARY.splitlines() if line.startswith(f"| {name} | "))
+    options = dict.fromkeys(lack.option for row in rows for lack in row.missing)
+    assert (line[1], line[3]) == (str(len(rows)), ", ".join(options)), "docs/results/rehearsal.md is of other rows"
     assert not list(tmp_path.iterdir()), "nothing is written where the rows' runs would be"
 
 
@@ -166,6 +172,28 @@ def test_every_model_of_the_base_scale_is_made_or_known(name: str) -> None:
     assert set(at.get("on", ())) <= set(at["models"]), "each model that rows run on has a checkpoint"
     for row in rows_of(recipe, recipe.study, "base", Path("out"), {}, complete=False):
         assert not any(need.kind == "model" and "PATH" in need.source for need in row.study.needed(row.model))
+
+
+def test_where_memory_forbids_a_step_it_is_counted_and_not_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, given = find_recipe("gi-dqa/table1"), {
+        "models": {"donut": mirror("donut-base", tmp_path)}, "documents": ("synthetic",), "ocr": "rapidocr",
+        "image_sizes": {"donut": (320, 448)},
+    }  # fmt: skip
+    only = "Random (donut)|GI-DQA, the paper's Adam (donut)"
+    rows = rows_of(recipe, recipe.study, "paper", tmp_path / "rows", given, only=only, complete=False)
+    client, evaluation = (row.study.held() for row in rows)
+    assert 5e7 < 1.5 * client < evaluation < 5e8
+    monkeypatch.setattr(rehearsal, "_memory_of", lambda device: rehearsal.ITS_OWN + evaluation - 1)
+    drawn, adam = rehearse(rows, tmp_path / "place")
+    assert drawn.seconds and not drawn.missing, "what takes the client's gradient alone has room"
+    (lack,) = adam.missing
+    assert lack.option == "memory" and "--image-size takes smaller pages" in lack.where
+    assert adam.seconds is None and not adam.stops and adam.peak == rehearsal.ITS_OWN + evaluation
+    (tmp_path / "donut-base" / "pytorch_model.bin").write_bytes(b"no weights")
+    (_, adam) = rehearse(rows, tmp_path / "other")
+    assert "could not be loaded" in adam.stops, "a model that cannot be loaded stops its row and no other"
 
 
 def test_what_is_given_and_wrong_stops_the_row(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 A row that lacks nothing is computed in a process of its own, with models and pages of the size that its scale has, one
 unit of one step (``TableStudy.least``), in a folder that is deleted at the end, once for all tables that have it in
 common; a rehearsal that is cut off goes on from the parts that ended. What that took, times what the whole row takes,
-is an estimate of the row. A row that lacks a model or documents says which, and where they are.
+is an estimate of the row. A row that lacks a model or documents says which, and where they are; one whose dearest step
+needs more memory than there is, how much, and is not computed.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -57,6 +59,8 @@ RECORD = "rehearsal.json"
 TABLE = "table"
 #: Where a rehearsal works, in its folder: a name that nobody's own files have, as what is there is deleted.
 PARTS = "docleak-rehearsal-parts"
+#: Bytes of a process besides what its steps hold.
+ITS_OWN = 600_000_000
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ class Missing:
 class Rehearsed:
     """A row: what is ``there``, what is ``missing``, the ``work`` of the whole row by kind, and, where it was computed,
     what its least part took: ``seconds`` in all, the ``peak`` bytes of memory (``device_peak`` on an accelerator), and
-    the ``estimate`` of seconds for the whole row. ``stops`` is the error that ended it."""
+    the ``estimate`` of seconds for the whole row. ``stops`` is the error that ended it. Of a row that was not computed
+    for want of memory ``peak`` is what a step would have taken."""
 
     there: tuple[str, ...]
     missing: tuple[Missing, ...]
@@ -163,12 +168,40 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
     for key, numbers in alike.items():
         say(f"{rows[numbers[0]].name} ({rows[numbers[0]].model})")
         studies = [rows[number].study for number in numbers]
+        if short := _short_of_memory(studies[0].least()):
+            for number in numbers:
+                rehearsals[number] = replace(rehearsals[number], **short)
+            continue
         measured = _measured(studies, place / TABLE / ROWS / key)
         _drop_weights(place / TABLE / ROWS / key)
         for number, record in zip(numbers, measured, strict=True):
             rehearsals[number] = replace(rehearsals[number], **record)
     _drop_shared(place)
     return rehearsals
+
+
+def _short_of_memory(least: TableStudy[Any]) -> dict[str, Any]:
+    """Of a row whose dearest step needs more memory than its device has: how much that is."""
+    try:
+        peak, there = least.held() + ITS_OWN, _memory_of(least.device)
+    except KNOWN:  # of a model that cannot be loaded: the row itself says why
+        return {}
+    if peak <= there or peak == ITS_OWN:
+        return {}
+    where = f"{peak / 1e9:.1f} GB for a step, of which {there / 1e9:.1f} are here; --image-size takes smaller pages"
+    return {"missing": (Missing("memory", where),), "peak": peak}
+
+
+def _memory_of(device: str) -> int:
+    """Bytes of memory in all."""
+    import torch
+
+    if device.startswith("cuda"):
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return sys.maxsize
 
 
 def _drop_shared(place: Path) -> None:

@@ -30,8 +30,9 @@ FOOTNOTE = (
     f"step of a training {STEP} examples at most, whose time is scaled up), in a process of its own with one "
     "thread, loading included. Rows with the same least part share one rehearsal, whose seconds stand in each. "
     "Peak memory is that process's: a whole row may hold more documents, candidates or, of models below 50 "
-    "million parameters, examples. The estimate is the seconds of each kind of work, times how often the whole "
-    "does it, for one process on this machine: rough, as a step's seconds include what is loaded once where the "
+    "million parameters, examples; of a Donut whose step needs more than the machine has it is counted on tensors "
+    "without content, and nothing is computed. The estimate is the seconds of each kind of work, times how often the "
+    "whole does it, for one process on this machine: rough, as a step's seconds include what is loaded once where the "
     "two cannot be told apart, and as what rows or tables share is counted in each. Of rows that lack something "
     "the work is as the recipe says, without what only the documents tell. Where some rows were asked for, work "
     "and estimate are theirs."
@@ -121,7 +122,7 @@ def _values(rehearsals: Sequence[Rehearsed]) -> dict[str, Value]:
             work[kind] = work.get(kind, 0) + count
     done = [rehearsed for rehearsed in rehearsals if rehearsed.seconds is not None]
     estimates = [rehearsed.estimate for rehearsed in done if rehearsed.estimate is not None]
-    peak = max((max(rehearsed.peak, rehearsed.device_peak) for rehearsed in done), default=0)
+    peak = max(max(rehearsed.peak, rehearsed.device_peak) for rehearsed in rehearsals)
     return {
         "there": _listed([text for rehearsed in rehearsals for text in rehearsed.there]),
         "missing": _listed([lack.option for rehearsed in rehearsals for lack in rehearsed.missing]),

@@ -289,6 +289,10 @@ class TableStudy(Study[C]):
         """What the whole row takes at most, by kind of work, as far as it is known without models and documents."""
         return {}
 
+    def held(self) -> int:
+        """Bytes that the dearest step holds at most, counted without computing it; 0 where nobody counts them."""
+        return 0
+
     def done(self, unit: Unit, run: Run, seconds: float) -> Mapping[str, Done]:
         """What a ``unit`` of ``least``, computed in ``seconds`` and kept in ``run``, did of the row's work, by kind."""
         return {"units": Done(1, seconds, len(self.units()))}

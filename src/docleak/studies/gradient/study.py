@@ -38,6 +38,7 @@ from docleak.studies.gradient.config import (
     with_closed_form,
 )
 from docleak.studies.gradient.exposed import signed
+from docleak.studies.gradient.memory import held
 from docleak.studies.gradient.models import (
     audited_pages,
     inapplicable,
@@ -312,8 +313,7 @@ class GradientStudy(TableStudy[GradientConfig]):
 
     def shown(self) -> tuple[str, ...]:
         """All columns; those of the text where it is read."""
-        read = self.config.exposure.recover_text
-        return tuple(name for name in self.columns if read or not name.startswith("text"))
+        return tuple(name for name in self.columns if self.config.exposure.recover_text or not name.startswith("text"))
 
     def needed(self, model: str) -> tuple[Needed, ...]:
         """The model, the pages, and the OCR model where one is named."""
@@ -327,22 +327,22 @@ class GradientStudy(TableStudy[GradientConfig]):
 
     def least(self) -> GradientStudy:
         """One page, and as few evaluations as the attack can begin with."""
-        c = self.config
+        c, steps = self.config, min(1, self.config.fine_tune_steps)
         budget = max(least_budget(name, c.rounds) for name in c.attacks)
-        steps = min(1, c.fine_tune_steps)
         return GradientStudy(replace(c, pages=1, budget=budget, fine_tune_steps=steps), device=self.device)
 
     def work(self) -> dict[str, int]:
         """Gradient evaluations."""
         return {EVALUATIONS: self.config.pages * self.config.budget}
 
+    def held(self) -> int:
+        """What a page's gradients hold."""
+        return held(self.config)
+
     def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
         """Pages, with all that comes with one besides the attack, and the attack's evaluations: none of some."""
         pages, finding = self.config.pages, run.record(unit.id)["finding"]
-        count, spent = finding["evaluations"], finding["seconds"]
-        if not count:
-            return {"pages": Done(1, seconds, pages), EVALUATIONS: Done(0, 0.0, 0)}
-        of = pages * self.config.budget
+        spent, of = (finding["seconds"], pages * self.config.budget) if (count := finding["evaluations"]) else (0.0, 0)
         return {"pages": Done(1, seconds - spent, pages), EVALUATIONS: Done(count, spent, of)}
 
     def title(self) -> str:
