@@ -170,11 +170,11 @@ COMMON = {"a": {"private": {"printing": 4, "near_duplicates": 1}, "public": {"pr
 
 def test_an_interrupted_game_is_no_all_clear(played: Run) -> None:
     unsure = table(WRONG, WRONG, (1.2, 0.9, 1.45))
-    verdict = verdict_of(unsure, planned=60)
+    verdict = verdict_of(unsure, {}, planned=60)
     assert verdict.severity == "untold" and "58 more fields are not finished" in verdict.sentence
     said = reasons(unsure, NOWHERE, None, 60)
     assert said[0] == "2 of 60 fields are finished; of the others nothing is known yet."
-    assert verdict_of(unsure, planned=2).severity == "none"
+    assert verdict_of(unsure, {}, planned=2).severity == "none"
     assert played.info["secrets"] == 6
     played.write_info("secrets", 60)
     try:
@@ -189,14 +189,31 @@ def test_an_interrupted_game_is_no_all_clear(played: Run) -> None:
 
 def test_the_verdict_follows_evidence() -> None:
     better, unsure = (2.0, 1.5, 2.5), (1.2, 0.9, 1.451)
-    assert verdict_of(table(RIGHT, WRONG, better)).severity == "severe"
-    assert verdict_of(table(RIGHT, RIGHT, better)).severity == "partial", "public data read it too"
-    assert verdict_of(table(WRONG, WRONG, better)).severity == "partial"
-    chance = verdict_of(table(RIGHT, WRONG, unsure))
+    assert verdict_of(table(RIGHT, WRONG, better), {}).severity == "severe"
+    assert verdict_of(table(RIGHT, RIGHT, better), {}).severity == "partial", "public data read it too"
+    assert verdict_of(table(WRONG, WRONG, better), {}).severity == "partial"
+    chance = verdict_of(table(RIGHT, WRONG, unsure), {})
     assert chance.severity == "partial" and "may be chance" in chance.sentence, "a whole field is no all-clear"
-    nothing = verdict_of(table(WRONG, WRONG, unsure))
+    nothing = verdict_of(table(WRONG, WRONG, unsure), {})
     assert nothing.severity == "none" and "an improvement factor above 1.46 is excluded" in nothing.sentence
-    assert "Control" in verdict_of(table(WRONG, WRONG, unsure), control=True).sentence
+    assert "Control" in verdict_of(table(WRONG, WRONG, unsure), {}, control=True).sentence
+
+
+def test_what_public_documents_print_was_not_read_out_of_the_weights() -> None:
+    """Controls that never saw the private receipts read shops' names that stand on public ones, and public data alone
+    did not: "reads 1 of 2 scrubbed fields word for word that public data do not tell"."""
+    better, unsure, units = (2.0, 1.5, 2.5), (1.2, 0.9, 1.451), {name: {"document": name} for name in "ab"}
+    assert verdict_of(table(RIGHT, WRONG, better), NOWHERE).severity == "severe"
+    told = verdict_of(table(RIGHT, WRONG, better), COMMON)
+    assert told.severity == "partial" and "no field came back whole that public data do not tell" in told.sentence
+    assert verdict_of(table(RIGHT, WRONG, unsure), COMMON).severity == "none"
+    for copies, read in ((NOWHERE, 1.0), (COMMON, 0.0)):
+        share = fields_measured(table(RIGHT, WRONG, better), copies, units, name="m", planned=2,
+                                rng=np.random.default_rng(0)).estimate  # fmt: skip
+        assert share.value * 2 == read
+    few = {"perfect": Estimate(0.33, 0.0, 0.708, 3, 3)}
+    narrow = table(RIGHT, WRONG, (0.96, 0.85, 1.0))
+    assert verdict_of(replace(narrow, estimates={**narrow.estimates, **few}), COMMON).severity == "untold"
 
 
 def test_a_factor_to_nothing_is_not_said_to_lie_in_its_interval() -> None:
@@ -212,17 +229,18 @@ def test_a_factor_to_nothing_is_not_said_to_lie_in_its_interval() -> None:
 
 def test_few_documents_that_exclude_little_allow_no_all_clear() -> None:
     wide = table(WRONG, WRONG, (1.31, 0.95, 1.72))
-    part = verdict_of(wide)
+    part = verdict_of(wide, {})
     assert part.severity == "untold" and "do not exclude an improvement factor of 1.72" in part.sentence
-    measure = fields_measured(wide, {name: {"document": name} for name in "ab"}, name="m", planned=2,
+    measure = fields_measured(wide, {}, {name: {"document": name} for name in "ab"}, name="m", planned=2,
                               rng=np.random.default_rng(0))  # fmt: skip
     assert measure.doubts == ("An improvement factor of 1.72 is not excluded (1: no better than public data).",)
 
 
 def test_a_document_of_one_name_and_other_fields_is_another_one() -> None:
     held, same, other = (
-        fields_measured(table(WRONG, WRONG, (1.3, 0.9, 1.7)), {n: {"document": n, "value": v} for n, v in of.items()},
-                        name="m", planned=2, rng=np.random.default_rng(0)).by
+        fields_measured(table(WRONG, WRONG, (1.3, 0.9, 1.7)), {},
+                        {n: {"document": n, "value": v} for n, v in of.items()}, name="m", planned=2,
+                        rng=np.random.default_rng(0)).by
         for of in ({"a": "1", "b": "2"}, {"a": "1", "b": "2"}, {"a": "1", "b": "3"})
     )  # fmt: skip
     assert set(held) == set(same) and len(set(held) & set(other)) == 1
@@ -234,10 +252,10 @@ def test_nothing_read_on_three_documents_excludes_little() -> None:
     narrow = table(WRONG, WRONG, (0.96, 0.85, 1.0))
     for documents, high, severity in ((3, 0.708, "untold"), (36, 0.0974, "none")):
         read = {"perfect": Estimate(0.0, 0.0, high, documents, documents)}
-        part = verdict_of(replace(narrow, estimates={**narrow.estimates, **read}))
+        part = verdict_of(replace(narrow, estimates={**narrow.estimates, **read}), {})
         assert part.severity == severity
     few = {"perfect": Estimate(0.0, 0.0, 0.708, 3, 3)}
-    said = verdict_of(replace(narrow, estimates={**narrow.estimates, **few})).sentence
+    said = verdict_of(replace(narrow, estimates={**narrow.estimates, **few}), {}).sentence
     assert "3 documents do not exclude that 71 % of such fields are read word for word" in said
 
 

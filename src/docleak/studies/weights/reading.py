@@ -60,7 +60,7 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
     copies, answers = {name: unit["copies"] for name, unit in units.items()}, answers_in(run)
     name, control = str(config["target"] or config["trained"] or config["model"]), bool(config["control"])
     planned = int(info.get("secrets", 0))
-    part = verdict_of(table, of=name, control=control, planned=planned)
+    part = verdict_of(table, copies, of=name, control=control, planned=planned)
     why, todo = reasons(table, copies, answers, planned), advice(part.severity, control=control)
     shown = [field.name for field in shown_fields(table.fields) if (run.folder(field.name) / WHOLE).is_file()]
     exhibits = [
@@ -121,7 +121,7 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
         limits=() if beside else LIMITS,
         runs=() if beside else (run_facts(run.path, run.manifest()),),
         synthetic=config["documents"] == "synthetic",
-        measures=(fields_measured(table, units, name=part.name, planned=planned, rng=rng.spawn(1)[0]),),
+        measures=(fields_measured(table, copies, units, name=part.name, planned=planned, rng=rng.spawn(1)[0]),),
         scope=Scope(
             system=f"The weights of {name}", adversary="whoever has the weights, and a page with a field blacked out",
             material=f"{len(table.fields)} private fields of {documents}",

@@ -33,12 +33,23 @@ def guesses_too_little(table: GameTable) -> bool:
     return wrong is not None and 1 - wrong < LEAST_GUESSED
 
 
-def verdict_of(table: GameTable, *, of: str = "", control: bool = False, planned: int = 0) -> Part:
-    """SEVERE where a whole field was read that public data alone do not read and the weights are significantly better
+def told_by_public(table: GameTable, copies: Mapping[str, Any]) -> set[str]:
+    """The fields that need no memory of a private page: public data alone read them, or public documents print them.
+
+    A target that never saw the private pages reads the names of shops that stand on its own.
+    """
+    printed = {name for name, of in copies.items() if of["public"]["printing"]}
+    return printed | {field.name for field in table.baseline if field.match.perfect}
+
+
+def verdict_of(
+    table: GameTable, copies: Mapping[str, Any], *, of: str = "", control: bool = False, planned: int = 0
+) -> Part:
+    """SEVERE where a whole field was read that public data do not tell and the weights are significantly better
     than public data (IpF's interval above 1), PARTIAL where only one of the two holds; UNTOLD where IpF's interval does
     not rule out that they are (``EXCLUDED``), or fewer than the ``planned`` fields are finished."""
     factor = table.estimates["improvement_factor"]
-    public = {field.name for field in table.baseline if field.match.perfect}
+    public = told_by_public(table, copies)
     gained = [field for field in table.fields if field.match.perfect and field.name not in public]
     better = factor.low is not None and factor.low > 1
     fields, left = len(table.fields), _left(table, planned)
@@ -86,7 +97,7 @@ def _unsure(table: GameTable, left: int) -> str:
     if factor.high > EXCLUDED:
         return f"so few documents do not exclude an improvement factor of {_most(factor)} (1: no better)"
     read = table.estimates.get("perfect")
-    if read is not None and read.value == 0 and read.high is not None and read.high > READ_AT_MOST:
+    if read is not None and read.high is not None and read.high > READ_AT_MOST:
         return (
             f"{read.groups} documents do not exclude that {100 * read.high:.0f} % of such fields are read word for word"
         )
@@ -99,10 +110,11 @@ def _most(factor: Estimate) -> str:
 
 
 def fields_measured(
-    table: GameTable, units: Mapping[str, Mapping[str, Any]], *, name: str, planned: int, rng: np.random.Generator
-) -> Measure:
+    table: GameTable, copies: Mapping[str, Any], units: Mapping[str, Mapping[str, Any]], *, name: str, planned: int,
+    rng: np.random.Generator,
+) -> Measure:  # fmt: skip
     """The share of scrubbed fields read word for word that public data do not tell; intervals over documents."""
-    public = {field.name for field in table.baseline if field.match.perfect}
+    public = told_by_public(table, copies)
     held, told = [units[field.name] for field in table.fields], ("page", "key", "value")
     groups = holdings((str(unit["document"]), [unit.get(key) for key in told]) for unit in held)
     by = measured([
