@@ -1,7 +1,7 @@
 """Which option belongs to which mode of a command: one that does nothing in the chosen mode is refused, not ignored.
 
-A command without a line in ``MODES`` has one mode, to which all its options belong. ``NEEDS`` holds options that do
-something only beside another option's value. Options of studies say both themselves (``docleak.options``).
+A command without a line in ``MODES`` has one mode, to which all its options belong. What an option needs one by one
+stands beside it (``docleak.options``).
 """
 
 from __future__ import annotations
@@ -11,15 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from docleak.errors import DocleakError
-from docleak.options import Need, said_idle
 
 Values = Mapping[str, Any]
-
-
-def _drawn(spec: str) -> bool:
-    from docleak.documents.loaders import drawn
-
-    return drawn(spec)
 
 
 def _pdfs(spec: str) -> bool:
@@ -93,24 +86,6 @@ MODES: dict[str, tuple[Mode, ...]] = {
 }  # fmt: skip
 
 
-def _divided_already(values: Values) -> bool:
-    return bool(values["--blue-red"]) and values["--by"] == "clients"
-
-
-#: (command, option) -> what it needs.
-NEEDS: dict[tuple[str, str], Need] = {
-    ("data make", "--partition"): Need(lambda v: not _divided_already(v), "docleak's own division, not --by clients"),
-    ("data make", "--seed"): Need(lambda v: not _divided_already(v), "docleak's own division, not --by clients"),
-    ("data convert", "--ocr"): Need(lambda v: v["--text-from"] != "layer", "--text-from auto or ocr"),
-    ("data convert", "--public"): Need(lambda v: v["--values"] is not None, "--values"),
-    ("data inspect", "--seed"): Need(lambda v: _drawn(v["documents"]), "synthetic pages and drawn tables"),
-    ("guard", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
-    ("models attention", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
-    ("benchmark export", "--seed"): Need(lambda v: not v["--private"], "a public seed, not --private"),
-    ("budget", "--published"): Need(lambda v: v["--client-rate"] != "1", "--client-rate below 1"),
-}  # fmt: skip
-
-
 def mode_of(command: str, values: Values) -> Mode | None:
     """The mode that these options choose, or None where the command has but one."""
     return next((mode for mode in MODES.get(command, ()) if mode.chosen(values)), None)
@@ -121,13 +96,6 @@ def refuse_unused(command: str, given: Collection[str], values: Values) -> None:
     mode = mode_of(command, values)
     if mode is not None and (idle := [option for option in given if option not in mode.options]):
         raise DocleakError(_sentence(command, mode, idle))
-    unmet: dict[str, list[str]] = {}
-    for option in given:
-        need = NEEDS.get((command, option))
-        if need is not None and not need.met(values):
-            unmet.setdefault(need.what, []).append(option)
-    for what, options in unmet.items():
-        raise DocleakError(said_idle(options, what))
 
 
 def _sentence(command: str, mode: Mode, idle: list[str]) -> str:

@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
 import typer
 
 from docleak.documents.visible import visible
+from docleak.errors import DocleakError
 from docleak.spec import counted_words
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:
@@ -43,6 +42,12 @@ def fail(message: str, *, json_output: bool, code: int = 1) -> NoReturn:
         print(json.dumps({"error": message}))
     note(f"docleak: {message}")
     raise SystemExit(code)
+
+
+def end_with(error: DocleakError, *, json_output: bool) -> NoReturn:
+    """Exit code 1: by the error, or in silence where the result is printed already as one JSON object, which a second
+    one with the error would make unreadable."""
+    raise typer.Exit(1) if json_output else error
 
 
 @contextmanager
