@@ -23,6 +23,7 @@ from docleak.cli.command import Line
 from docleak.cli.folders import MARKS, OWN
 from docleak.cli.guard import Bounded, Text, commands_of
 from docleak.cli.modes import MODES, mode_of
+from docleak.cli.output import as_json
 from docleak.cli.studies import Late
 from docleak.documents.folder import save
 from docleak.documents.loaders import load_pages
@@ -187,7 +188,7 @@ def test_an_option_of_a_study_reaches_its_work(
     calls: list[str] = []
 
     def record(study: Study[Any], *asked: object) -> None:
-        calls.append(repr((study.config, study.device, asked)))
+        calls.append(repr((study.config, study.device, asked, as_json())))
 
     def whole(context: click.Context) -> None:
         options = {key: context.params[key] for key in ("out", "workers", "cluster", "json_output", "compare_defenses")}

@@ -13,7 +13,7 @@ import docleak
 from docleak.cli import benchmark, data, deploy, models
 from docleak.cli.attack import AttackGroup, DefendCommand
 from docleak.cli.audit import AuditGroup
-from docleak.cli.command import JSON, Line, group
+from docleak.cli.command import Line, group
 from docleak.cli.output import emit, end_with
 from docleak.cli.plan import budget, guard, plan
 from docleak.cli.report import check, compare, report, schema
@@ -42,17 +42,17 @@ def root(
     """Train document models together, and measure what they leak. Start with: docleak audit"""
 
 
-def doctor(json_output: bool = JSON) -> None:
+def doctor() -> None:
     """Check that this installation can do its work, and say what to do where it cannot."""
     from docleak.cli.doctor import checks
 
     results = checks()
     width = max(len(c.name) for c in results)
     lines = [f"{'ok ' if c.passed else 'NO '} {c.name:{width}}  {c.detail}" for c in results]
-    emit({c.name: {"passed": c.passed, "detail": c.detail} for c in results}, "\n".join(lines), json_output=json_output)
+    emit({c.name: {"passed": c.passed, "detail": c.detail} for c in results}, "\n".join(lines))
     if not all(c.passed or c.optional for c in results):
         error = DocleakError("this installation cannot do its work; see the lines marked NO.")
-        end_with(error, json_output=json_output)
+        end_with(error)
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from docleak.cli.command import JSON
 from docleak.cli.output import counter, emit, working_in
 from docleak.documents.ranges import BUDGET, SEED
 from docleak.errors import RunError
@@ -29,7 +28,6 @@ def export(
         need=Need(lambda given: not given.private, "a public seed, not --private"),
     ),
     private: bool = option(False, "Draw a secret seed of 128 bits, which stands in the key alone."),
-    json_output: bool = JSON,
 ) -> None:  # fmt: skip
     """Make the benchmark: what an attack may see in FOLDER, the truth in a key apart.
 
@@ -40,12 +38,11 @@ def export(
     from docleak.studies.benchmark.export import export as make
 
     hidden = _key_of(folder, key)
-    with working_in(folder, whole=True, resumes=False), counter(quiet=json_output) as on_case:
+    with working_in(folder, whole=True, resumes=False), counter() as on_case:
         drawn = secrets.randbits(128) if private else seed
         about = make(folder, hidden, seed=drawn, public=not private, on_case=on_case)
     said = f"Version {about['version']}, edition {about['edition']}: {len(about['cases'])} cases in {folder}."
-    emit({**about, "folder": str(folder), "key": str(hidden)}, f"{said}\nThe key is in {hidden}: keep it apart.",
-         json_output=json_output)  # fmt: skip
+    emit({**about, "folder": str(folder), "key": str(hidden)}, f"{said}\nThe key is in {hidden}: keep it apart.")
 
 
 def attack(
@@ -55,7 +52,6 @@ def attack(
     budget: int = option(150, "Gradient evaluations per case.", range=BUDGET),
     seed: int = option(0, "Of the attack's own random numbers.", range=SEED),
     commit: str = option("", "What code made the answers, for the leaderboard."),
-    json_output: bool = JSON,
 ) -> None:
     """Enter one of docleak's attacks, which reads FOLDER alone and writes ANSWERS; finished cases are kept."""
     import docleak
@@ -65,10 +61,10 @@ def attack(
 
     ATTACKS.load(name)
     benchmark = opened(folder)
-    with working_in(answers), counter(quiet=json_output) as on_case:
+    with working_in(answers), counter() as on_case:
         commit = commit or f"docleak {docleak.__version__}"
         entry = enter(benchmark, answers, name, budget=budget, seed=seed, commit=commit, on_case=on_case)
-    emit(entry, f"Answers of {entry['name']} are in {answers}.", json_output=json_output)
+    emit(entry, f"Answers of {entry['name']} are in {answers}.")
 
 
 def score(
@@ -78,7 +74,6 @@ def score(
     leaderboard: Path | None = option(None, "JSON file to put the row into; the page stands beside it, as .md."),
     missing_as_zero: bool = option(False, "Count cases without an answer as not read, instead of refusing."),
     ocr: str = option("rapidocr", "What reads the pictures: rapidocr, tesseract, or trocr:DIR."),
-    json_output: bool = JSON,
 ) -> None:
     """Hold answers against the key; files that were changed, or answer another edition, are refused."""
     from docleak.metrics import load_engine
@@ -98,7 +93,7 @@ def score(
     tables = [table_of(track, about, [row]) for track, about in benchmark.about["tracks"].items()]
     said = [f"{table.title}\n{table.to_text()}\n{table.caption}" for table in tables]
     said += [f"Leaderboard: {leaderboard}, its page {leaderboard.with_suffix('.md')}"] if leaderboard else []
-    emit(row, "\n\n".join(said), json_output=json_output)
+    emit(row, "\n\n".join(said))
 
 
 def _require_board(file: Path, folder: Path) -> None:

@@ -15,12 +15,11 @@ from docleak.cli.guard import TELLING, Bounded, Text, check_values, typed
 from docleak.cli.output import fail
 from docleak.documents.ranges import Range
 from docleak.errors import DocleakError
-from docleak.options import Asked, Need, configured, option, options_of, refuse_idle
+from docleak.options import Asked, Need, Option, configured, option, options_of, refuse_idle
 
 #: The panel of options that every long command has.
 RUN = "Run"
 #: Options that many commands have.
-JSON: Any = option(False, "Print one JSON object for machines; no progress bar.", "--json", RUN)
 DEVICE: Any = option("auto", "auto, cpu, cuda, cuda:1, mps.", group=RUN)
 WORKERS: Any = option(
     0, "Worker processes, one thread each; 0: one per core, on a GPU one.", group=RUN, range=Range(0, 512)
@@ -43,17 +42,19 @@ Said: TypeAlias = Mapping[str, str]
 class Line(TyperCommand):
     """A command that does ``work``: a function whose parameters are the options, where their defaults say so, and which
     gets ``said``, too, if it has a parameter of that name; or, with a dataclass ``kind``, one of its instance and
-    ``said``. ``above`` is the name of its group; its own is the first word of the function's."""
+    ``said``. ``above`` is the name of its group; its own is the first word of the function's. What is ``endless`` has
+    nothing to print for machines."""
 
     def __init__(
-        self, work: Callable[..., None], above: str = "", *, kind: type[Any] | None = None, panel: str | None = None
-    ) -> None:
+        self, work: Callable[..., None], above: str = "", *, kind: type[Any] | None = None, panel: str | None = None,
+        endless: bool = False,
+    ) -> None:  # fmt: skip
         name = work.__name__.partition("_")[0]
         self.path = f"{above} {name}".strip()
         of_function: tuple[type[Any], Callable[..., None]] = (kind, work) if kind else _of_function(work)
         self.kind, self.work = of_function
         self.asked = {path.replace(".", "__"): one for path, one in options_of(self.kind).items()}
-        params = [parameter(name, one, one.default) for name, one in self.asked.items()]
+        params = [parameter(name, one, one.default) for name, one in (self.asked | ({} if endless else JSON)).items()]
         super().__init__(name, help=inspect.getdoc(work), params=params, rich_help_panel=panel)
 
     def invoke(self, ctx: click.Context) -> None:
@@ -64,7 +65,7 @@ class Line(TyperCommand):
             check_values(self.path, self, ctx, lambda: refuse_idle(options, [one for one, _ in given]))
         except DocleakError as error:
             if self.path in TELLING:
-                fail(str(error), json_output=ctx.params["json_output"], code=2)
+                fail(str(error), code=2)
             raise
         self.work(options, {one.path.rpartition(".")[2]: one.flag for one, _ in given})
 
@@ -97,8 +98,11 @@ def group(name: str, about: str, commands: Sequence[Callable[..., None] | Line],
 #: The options of a run of units that may be computed side by side.
 RUNNING = dataclass_of({
     "out": (Path | None, option(None, "Run directory; an interrupted run in it is continued.", group=RUN)),
-    "device": (str, DEVICE), "workers": (int, WORKERS), "cluster": (str, CLUSTER), "json_output": (bool, JSON),
+    "device": (str, DEVICE), "workers": (int, WORKERS), "cluster": (str, CLUSTER),
 })  # fmt: skip
+#: The option of every command that has something to print.
+JSON = {"json_output": Asked("json_output", Option(
+    "Print one JSON object for machines; no progress bar.", "--json", RUN), bool, False)}  # fmt: skip
 
 
 def parameter(name: str, one: Asked, default: Any) -> click.Parameter:

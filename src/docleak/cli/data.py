@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from docleak.cli.command import DRAWN, JSON
+from docleak.cli.command import DRAWN
 from docleak.cli.output import counter, emit, end_with, working_in
 from docleak.documents.ranges import COUNT, SEED, SOME, Range
 from docleak.options import Need, option, required
@@ -33,7 +33,7 @@ MOST_TOLD = 20
 OFTEN = 10
 
 
-def list_formats(json_output: bool = JSON) -> None:
+def list_formats() -> None:
     """List the page formats docleak reads, and which have splits that :split=NAME reads."""
     from docleak.documents.loaders import LOADERS
 
@@ -41,7 +41,7 @@ def list_formats(json_output: bool = JSON) -> None:
         name: f"{loader.about}{'; splits by :split=NAME' * (loader.splits_are != 'none')}"
         for name, loader in LOADERS.items()
     }
-    emit(rows, "\n".join(f"{name:14}{text}" for name, text in rows.items()), json_output=json_output)
+    emit(rows, "\n".join(f"{name:14}{text}" for name, text in rows.items()))
 
 
 def make(
@@ -63,59 +63,54 @@ def make(
     issuers: int = option(240, "With --blue-red, where no --documents are given: providers.", range=ISSUERS),
     per_issuer: float = option(6.0, "And the mean number of documents of each, 3 at least.", range=Range(3, 1_000)),
     pdf: bool = option(False, "Write PDFs, every third a scan, and values.csv, to try data convert on."),
-    json_output: bool = JSON,
 ) -> None:
     """Make synthetic invoices, the silos of a federation, or BLUE and RED, and write them as folders of pages."""
     if pdf:
-        _make_pdfs(out, documents, seed, count, json_output=json_output)
+        _make_pdfs(out, documents, seed, count)
         return
     if blue_red:
-        _make_blue_red(out, documents, partition, by, issuers, per_issuer, seed, count,
-                       json_output=json_output)  # fmt: skip
+        _make_blue_red(out, documents, partition, by, issuers, per_issuer, seed, count)
         return
     if partition is not None:
         from docleak.documents.loaders import SYNTHETIC
 
-        _make_silos(out, documents or (SYNTHETIC,), partition, by, seed, count, json_output=json_output)
+        _make_silos(out, documents or (SYNTHETIC,), partition, by, seed, count)
         return
     from docleak.documents.loaders import DEFAULT_SYNTHETIC_PAGES
     from docleak.documents.synthetic import make_pages
 
     pages = make_pages(DEFAULT_SYNTHETIC_PAGES if count is None else count, seed=seed, size=(width, height))
-    _save(pages, out, json_output=json_output)
+    _save(pages, out)
 
 
-def _save(pages: Sequence[Page], out: Path, *, json_output: bool) -> None:
+def _save(pages: Sequence[Page], out: Path) -> None:
     from docleak.documents.folder import save
 
-    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
+    with working_in(out, whole=True, resumes=False), counter() as report:
         directory = save(_counted(pages, _now_and_then(report)), out)
-    emit({"pages": len(pages), "out": str(directory)}, f"{counted_words(len(pages), 'page')} written to {directory}",
-         json_output=json_output)  # fmt: skip
+    emit({"pages": len(pages), "out": str(directory)}, f"{counted_words(len(pages), 'page')} written to {directory}")
 
 
-def _make_pdfs(out: Path, specs: Sequence[str], seed: int, count: int | None, *, json_output: bool) -> None:
+def _make_pdfs(out: Path, specs: Sequence[str], seed: int, count: int | None) -> None:
     from docleak.documents.loaders import SYNTHETIC, load_pages
     from docleak.documents.pdfs.making import VALUES, write_pdfs
 
     pages = load_pages(",".join(specs) or SYNTHETIC, count=count, seed=seed)
     with working_in(out, whole=True, resumes=False):
         number = write_pdfs(pages, out)
-    emit({"pdfs": number, "pages": len(pages), "out": str(out)},
-         f"{counted_words(number, 'PDF')} of {counted_words(len(pages), 'page')} written to {out}, with {VALUES}",
-         json_output=json_output)  # fmt: skip
+    emit(
+        {"pdfs": number, "pages": len(pages), "out": str(out)},
+        f"{counted_words(number, 'PDF')} of {counted_words(len(pages), 'page')} written to {out}, with {VALUES}",
+    )
 
 
-def _make_silos(
-    out: Path, specs: Sequence[str], clients: int, by: str, seed: int, count: int | None,
-    *, json_output: bool,
-) -> None:  # fmt: skip
+def _make_silos(out: Path, specs: Sequence[str], clients: int, by: str, seed: int, count: int | None) -> None:
     from docleak.documents.division import divide
     from docleak.documents.silos import write_silos
 
     division = divide(specs, clients, by=by, seed=seed, count=count)
     notes = [f"{name}: {note}" for name, pages in division.sources.items() for note in getattr(pages, "notes", ())]
-    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
+    with working_in(out, whole=True, resumes=False), counter() as report:
         silos = write_silos(division.shares, division.sources, out, by=by, seed=seed, on_page=_now_and_then(report))
     lines = [f"{'silo':14}{'documents':>10}{'pages':>7}{'questions':>10}{'providers':>10}"]
     lines += [f"{s.name:14}{s.documents:>10}{s.pages:>7}{s.questions:>10}{len(s.providers) or '-':>10}" for s in silos]
@@ -123,13 +118,12 @@ def _make_silos(
     if cut:
         notes.append(f"{cut} of {sum(silo.pages for silo in silos)} pages do not show all of their document")
     lines += [*notes, f"{counted_words(len(silos), 'silo')} written to {out}, each with a silo.json"]
-    emit({"silos": [asdict(silo) for silo in silos], "notes": notes, "out": str(out)}, "\n".join(lines),
-         json_output=json_output)  # fmt: skip
+    emit({"silos": [asdict(silo) for silo in silos], "notes": notes, "out": str(out)}, "\n".join(lines))
 
 
 def _make_blue_red(
     out: Path, specs: Sequence[str], clients: int | None, by: str, issuers: int, per_issuer: float, seed: int,
-    count: int | None, *, json_output: bool,
+    count: int | None,
 ) -> None:  # fmt: skip
     from docleak.documents.blue_red import BlueRedPlan
     from docleak.documents.blue_red_files import open_blue_red, open_issuers, open_own, write_blue_red
@@ -150,12 +144,12 @@ def _make_blue_red(
         divided = open_own(specs[0])
     else:
         divided = open_blue_red(specs[0], plan, seed=seed, count=count)
-    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
+    with working_in(out, whole=True, resumes=False), counter() as report:
         written = write_blue_red(divided, out, on_page=_now_and_then(report))
     lines = [f"{'part':14}{'documents':>10}{'pages':>7}{'questions':>10}{'providers':>10}"]
     lines += [f"{s.name:14}{s.documents:>10}{s.pages:>7}{s.questions:>10}{len(s.providers):>10}" for s in written]
     lines.append(f"written to {out}; blue-red.json says who is a member")
-    emit({"parts": [asdict(part) for part in written], "out": str(out)}, "\n".join(lines), json_output=json_output)
+    emit({"parts": [asdict(part) for part in written], "out": str(out)}, "\n".join(lines))
 
 
 def _now_and_then(report: Callable[[int, int, str], None]) -> Callable[[int, int, str], None]:
@@ -198,21 +192,19 @@ def convert(
         "rapidocr", "PDFs: rapidocr, tesseract:LANGUAGE, or module:object.",
         need=Need(lambda given: given.text_from != "layer", "--text-from auto or ocr"),
     ),
-    json_output: bool = JSON,
 ) -> None:  # fmt: skip
     """Convert any format docleak reads, or PDFs, into the folder format (PNG and pages.jsonl)."""
     from docleak.documents.loaders import load_pages, pdfs_of
 
     pdfs = pdfs_of(documents)
     if pdfs is not None:
-        _convert_pdfs(pdfs, out, values, public, dpi, text_from, ocr, count, json_output=json_output)
+        _convert_pdfs(pdfs, out, values, public, dpi, text_from, ocr, count)
         return
-    _save(load_pages(documents, count=count, seed=0, image_root=image_root), out, json_output=json_output)
+    _save(load_pages(documents, count=count, seed=0, image_root=image_root), out)
 
 
 def _convert_pdfs(
     path: Path, out: Path, values: Path | None, public: str, dpi: float, text_from: str, ocr: str, count: int | None,
-    *, json_output: bool,
 ) -> None:  # fmt: skip
     from docleak.documents.files import first_of, require_new
     from docleak.documents.pdfs.converting import REVIEW, Conversion, convert, told
@@ -223,7 +215,7 @@ def _convert_pdfs(
         raise DocumentError(f"--text-from is {text_from!r}; expected auto, layer or ocr.")
     require_new(out, "pages")
     conversion = Conversion(lambda: page_reader(ocr).read_page, ocr, dpi, text_from, public)  # type: ignore[arg-type]
-    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
+    with working_in(out, whole=True, resumes=False), counter() as report:
         made = convert(path, out, conversion, values=values, limit=count, on_page=_now_and_then(report))
     open_questions = [remark for remark in made.remarks if not remark.placed]
     mark = shlex.join(["docleak", "data", "mark", str(out)])
@@ -252,18 +244,18 @@ def _convert_pdfs(
           "words": {source: made.of(source) for source in ("text layer", "ocr", "none")},
           "remarks": [asdict(remark) | {"placed": remark.placed} for remark in made.remarks],
           "without_values": made.without_values, "left_out": made.left_out},
-         "\n".join(lines), json_output=json_output)  # fmt: skip
+         "\n".join(lines))  # fmt: skip
 
 
 def check(
-    documents: str = required("Folder of pages, FORMAT:PATH or PATH.", argument=True), json_output: bool = JSON
+    documents: str = required("Folder of pages, FORMAT:PATH or PATH.", argument=True),
 ) -> None:
     """Look at every page: all faults at once (exit code 1), and what is probably not meant (of a kind that is met often
     the first three; all of them by --json)."""
     from docleak.documents.checking import check_pages
     from docleak.errors import DocumentError
 
-    with counter(quiet=json_output) as report:
+    with counter() as report:
         seen = check_pages(documents, on_page=_now_and_then(report))
     faults, warnings = seen.of(fault=True), seen.of(fault=False)
     lines = [*(f"FAULT    {fault}" for fault in faults), *_warned(warnings)]
@@ -275,10 +267,10 @@ def check(
             'that ask questions, and audits of presence, need "questions" in pages.jsonl (docs/data-format.md).'
         )
     emit({"pages": seen.pages, "asked": seen.asked, "faults": [asdict(fault) for fault in faults],
-          "warnings": [asdict(doubt) for doubt in warnings]}, "\n".join(lines), json_output=json_output)  # fmt: skip
+          "warnings": [asdict(doubt) for doubt in warnings]}, "\n".join(lines))  # fmt: skip
     if faults:
         error = DocumentError(f"{documents}: {len(faults)} fault(s), listed above. Mend them (docs/data-format.md).")
-        end_with(error, json_output=json_output)
+        end_with(error)
 
 
 def _warned(warnings: Sequence[Finding]) -> Iterator[str]:
@@ -297,7 +289,6 @@ def _warned(warnings: Sequence[Finding]) -> Iterator[str]:
 def mark(
     folder: Path = required("Folder with pages.jsonl, or with page images alone.", argument=True),
     port: int | None = option(None, "Port of 127.0.0.1; a free one if left out.", range=Range(1, 65_535)),
-    json_output: bool = JSON,
 ) -> None:
     """Mark private fields by mouse, in a browser on this machine; ends with Ctrl-C."""
     from docleak.documents.files import first_of
@@ -314,7 +305,7 @@ def mark(
     left = f" Left out, as no pictures that docleak reads: {first_of(marking.left_out)}." if marking.left_out else ""
     emit({"url": server.url, "pages": len(marking), "left_out": marking.left_out},
          f"{counted_words(len(marking), 'page')} of {folder}.{left} Open {server.url} in a browser here; "
-         "each change is saved at once. Ctrl-C ends.", json_output=json_output)  # fmt: skip
+         "each change is saved at once. Ctrl-C ends.")  # fmt: skip
     sys.stdout.flush()
     with server, suppress(KeyboardInterrupt):
         server.serve_forever()
@@ -326,7 +317,6 @@ def inspect(
     out: Path = option(Path("page.png"), "PNG file to write."),
     template: bool = option(False, "Blank the private fields, as an adversary has it."),
     seed: int = option(0, "For synthetic pages.", range=SEED, need=DRAWN),
-    json_output: bool = JSON,
 ) -> None:
     """Draw a page with its word boxes and private fields to a PNG, and print its fields."""
     from docleak.documents.inspect import draw
@@ -346,7 +336,7 @@ def inspect(
     lines = [f"{chosen.name}: {chosen.width} x {chosen.height} pixels, {counted_words(len(chosen.words), 'word')}, "
              f"provider {chosen.provider!r}, template {chosen.template!r}"]  # fmt: skip
     lines += [f"  {key:20}{value}" for key, value in fields.items()] + [f"drawn to {out}"]
-    emit({"name": chosen.name, "fields": fields, "picture": str(out)}, "\n".join(lines), json_output=json_output)
+    emit({"name": chosen.name, "fields": fields, "picture": str(out)}, "\n".join(lines))
 
 
 ABOUT = "Pages: formats, synthetic invoices, pictures of pages with their boxes."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docleak.cli.command import JSON, Said
+from docleak.cli.command import Line
 from docleak.cli.output import emit
 from docleak.documents.ranges import COUNT, DELTA, Range
 from docleak.options import option, required
@@ -22,7 +22,6 @@ def init(
     evaluate_every: int = option(0, "Evaluate at the silos after so many rounds; 0 never.", range=COUNT),
     timeout: int = option(3600, "Seconds a silo has to answer.", range=Range(1, 86_400 * 7)),
     days: int = option(365, "Days the certificates are valid.", range=Range(1, 36_500)),
-    json_output: bool = JSON,
 ) -> None:
     """Write certificates, keys, configurations and start commands for a server and its silos."""
     from docleak.training.federated.deploy.folders import Deployment, silo_names, write_deployment
@@ -33,25 +32,22 @@ def init(
     federation = load_run(like).federation if like else Federation()
     folders = write_deployment(deployment, federation, out)
     listed = "\n".join(f"  {folder}" for folder in folders)
-    emit({"folders": [str(folder) for folder in folders]}, f"{listed}\nWhat to do: {out}/README.md",
-         json_output=json_output)  # fmt: skip
+    emit({"folders": [str(folder) for folder in folders]}, f"{listed}\nWhat to do: {out}/README.md")  # fmt: skip
 
 
 def check(
     folder: Path = required("A server's or silo's folder that docleak deploy init wrote.", argument=True),
     silo: str = option("", "The silo's pages, which are opened. Empty: not looked at."),
     server: str = option("", "HOST:PORT of the gate, to which a connection is made."),
-    json_output: bool = JSON,
 ) -> None:
     """Say what would keep this party from working: files, key permissions, certificates, pages, connection."""
     from docleak.training.federated.deploy.check import check_folder
 
     notes = check_folder(folder, silo=silo, server=server)
-    emit({"folder": str(folder), "notes": notes}, "\n".join(["ok", *notes]), json_output=json_output)
+    emit({"folder": str(folder), "notes": notes}, "\n".join(["ok", *notes]))
 
 
 def silo(
-    said: Said,
     folder: Path = required("A silo's own folder: of docleak deploy init, or of its pages.", argument=True),
     epsilon: float | None = option(None, "The most that all in its ledger may cost.", range=Range(0, 1e9, above=True)),
     delta: float | None = option(None, "Delta that belongs to it.", range=DELTA),
@@ -65,7 +61,6 @@ def silo(
     evaluation: bool | None = option(
         None, "Answer questions on kept documents; each time counts in its ledger.", both=True
     ),
-    json_output: bool = JSON,
 ) -> None:
     """Show what a silo has spent, and what it takes part in whatever the server sends; options change the latter."""
     from docleak.training.federated.silo_ledger import change_limits
@@ -75,7 +70,7 @@ def silo(
         "clip_norm": clip_norm, "denominator": denominator, "evaluation": evaluation,
     }  # fmt: skip
     ledger = change_limits(folder, {name: value for name, value in asked.items() if value is not None})
-    emit(ledger.facts(), ledger.sentence(), json_output=json_output)
+    emit(ledger.facts(), ledger.sentence())
 
 
 def node(
@@ -113,16 +108,15 @@ def gate(
     superlink: str = required("Address of the SuperLink on loopback."),
     listen: str = option("127.0.0.1", "Address to listen on."),
     port: int = option(9443, "Port to listen on.", range=PORT),
-    json_output: bool = JSON,
 ) -> None:
     """Forward what silos may ask of the SuperLink, and refuse the rest; runs until it is stopped."""
     from docleak.training.federated.deploy.gate import serve
     from docleak.training.federated.deploy.start import check_apart
 
     check_apart(folder)
-    emit({"listening": f"{listen}:{port}"}, f"gate: {listen}:{port} to {superlink}", json_output=json_output)
+    emit({"listening": f"{listen}:{port}"}, f"gate: {listen}:{port} to {superlink}")
     serve(superlink, folder, host=listen, port=port)
 
 
 ABOUT = "Run a federation over a network, on Flower's SuperLink and SuperNodes."
-COMMANDS = (init, check, silo, node, superlink, gate)
+COMMANDS = (init, check, silo, Line(node, "deploy", endless=True), Line(superlink, "deploy", endless=True), gate)

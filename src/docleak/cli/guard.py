@@ -128,14 +128,10 @@ def _check_pages(spec: str) -> None:
 def _named(command: click.Command, values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by the option's first spelling, such as "--out", or the argument's name."""
     return {
-        parameter.opts[0]: Path(value) if _is_path(parameter) and isinstance(value, str) else value
+        parameter.opts[0]: Path(value) if isinstance(value, str) and isinstance(kind, click.Path) else value
         for parameter in command.params
-        for value in [values.get(str(parameter.name))]
+        for value, kind in [(values.get(str(parameter.name)), getattr(parameter.type, "text", None))]
     }
-
-
-def _is_path(parameter: click.Parameter) -> bool:
-    return isinstance(parameter.type, Text) and isinstance(parameter.type.text, click.Path)
 
 
 class Bounded(click.ParamType[Any]):
@@ -167,16 +163,12 @@ class Text(click.ParamType[Any]):
             raise DocleakError(f"{_spelt(param)} is empty; expected a path. Write . for the folder you are in.")
         converted = self.text.convert(value, param, ctx)
         if isinstance(self.text, click.Path):
-            _check_path(Path(converted), param)
+            try:
+                Path(converted).exists()
+            except OSError as fault:
+                why = f"no such path can be used ({fault.strerror}). Pass another."
+                raise DocleakError(f"{_spelt(param)}: {why}") from fault
         return converted
-
-
-def _check_path(path: Path, param: click.Parameter | None) -> None:
-    """DocleakError for a path that no file system takes."""
-    try:
-        path.exists()
-    except OSError as fault:
-        raise DocleakError(f"{_spelt(param)}: no such path can be used ({fault.strerror}). Pass another.") from fault
 
 
 def _spelt(param: click.Parameter | None) -> str:

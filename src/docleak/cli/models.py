@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from docleak.cli.command import DRAWN, JSON
-from docleak.cli.output import emit, working_in
+from docleak.cli.command import DRAWN
+from docleak.cli.output import as_json, emit, working_in
 from docleak.documents.ranges import SEED, Range
 from docleak.options import option, required
 
 
-def list_models(json_output: bool = JSON) -> None:
+def list_models() -> None:
     """List the shipped checkpoints with size, recipe and answer quality."""
     from docleak.models import SHIPPED, model_card
     from docleak.models.shipped import CHECKPOINTS, SHIPPED_ENCODERS
@@ -25,7 +25,7 @@ def list_models(json_output: bool = JSON) -> None:
     for name, row in rows.items():
         lines.append(f"{name:20} {row['title']}: {row.get('parameters', 0):,} parameters, {_quality(row)}")
         lines.append(f"{'':21}{row.get('recipe', '')}")
-    emit(rows, "\n".join(lines), json_output=json_output)
+    emit(rows, "\n".join(lines))
 
 
 def _quality(card: Mapping[str, Any]) -> str:
@@ -47,7 +47,6 @@ def pretrain(
     steps: int = option(0, "Training steps; 0 means the recorded recipe's.", range=Range(0, 10_000_000)),
     documents: str = option("", "layoutlm and the others that guess words: pages to train on beside the invoices."),
     seed: int = option(0, "Seed of initialisation, pages and order.", range=SEED),
-    json_output: bool = JSON,
 ) -> None:
     """Make the tiny checkpoints: initialise, save the start, train on synthetic invoices, save, measure on others."""
     from docleak.errors import ModelError
@@ -58,8 +57,8 @@ def pretrain(
         raise ModelError(f"--documents is for models that guess words ({', '.join(TINY)}); leave it out.")
     make = partial(make_encoder, documents=documents) if architecture in TINY else make_checkpoints
     with working_in(out, resumes=False):
-        card = make(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
-    emit(card, f"{card['recipe']}\n{_quality(card)}, saved in {out}", json_output=json_output)
+        card = make(architecture, out, steps=steps or None, seed=seed, quiet=as_json())
+    emit(card, f"{card['recipe']}\n{_quality(card)}, saved in {out}")
 
 
 def assemble(
@@ -76,7 +75,6 @@ def assemble(
         "declaration.",
     ),
     dry_run: bool = option(False, "Check that the two fit and print sizes; read no weights."),
-    json_output: bool = JSON,
 ) -> None:  # fmt: skip
     """Put a VT5 or FeDocVQA's model together from a published T5 and a published picture encoder."""
     from docleak.models.assemble import assemble as put_together
@@ -90,7 +88,7 @@ def assemble(
     if not dry_run:
         lineage = assembled(out, [text, vision], public=parts_are_public)
         card, said = {**card, "lineage": lineage.to_dict()}, f"{said}, saved in {out}\nIts origin is {lineage.origin}."
-    emit(card, said, json_output=json_output)
+    emit(card, said)
 
 
 def make(
@@ -107,7 +105,6 @@ def make(
         "constructor does.",
     ),
     narrow: bool = option(False, "The same files and tensors, but small: to try commands, not to measure."),
-    json_output: bool = JSON,
 ) -> None:  # fmt: skip
     """Make a checkpoint that papers begin with, of its published size and files, but with random weights."""
     from docleak.models.published import PUBLISHED, published
@@ -125,7 +122,7 @@ def make(
                   "seen": row.seen, "inferred": row.inferred}
             for one, row in known.items()
         }  # fmt: skip
-        emit(listed, "\n".join(lines), json_output=json_output)
+        emit(listed, "\n".join(lines))
         return
     from docleak.models.published import make as write
 
@@ -136,7 +133,7 @@ def make(
             card = make_tiny(name, folder, seed=seed, initialisation=drawn, narrow=narrow)
         else:
             card = write(name, folder, seed=seed, initialisation=drawn, scale="narrow" if narrow else "published")
-    emit(card, f"{card['recipe']}, saved in {folder}", json_output=json_output)
+    emit(card, f"{card['recipe']}, saved in {folder}")
 
 
 def adapt(
@@ -144,7 +141,6 @@ def adapt(
     out: Path = required("New folder for the adapters, which every command takes as --model.", argument=True),
     lora: str = option("r=8", "r=8,alpha=16,targets=q_proj+v_proj; without targets every linear layer."),
     seed: int = option(0, "Draws the adapters.", range=SEED),
-    json_output: bool = JSON,
 ) -> None:
     """Put low-rank adapters (LoRA) on a model: the base is frozen, and the adapters are what clients train and send."""
     from docleak.models.lora import Lora
@@ -154,8 +150,7 @@ def adapt(
         card = write(model, out, Lora.parsed(lora), seed=seed)
     said = f"LoRA of rank {card['r']} on {', '.join(card['targets'])}"
     emit(
-        card, f"{said}: {card['trainable']:,} of {card['parameters']:,} parameters to train, saved in {out}",
-        json_output=json_output,
+        card, f"{said}: {card['trainable']:,} of {card['parameters']:,} parameters to train, saved in {out}"
     )  # fmt: skip
 
 
@@ -165,7 +160,6 @@ def attention(
     documents: str = option("synthetic", "synthetic, a folder, or FORMAT:PATH; its first page."),
     key: str = option("date", "The field that is asked for; empty: the first question."),
     seed: int = option(0, "Seed of the synthetic page.", range=SEED, need=DRAWN),
-    json_output: bool = JSON,
 ) -> None:
     """Where a Donut's decoder looks for each character of an answer (GI-DQA, figure 5)."""
     from docleak.files import write_png
@@ -179,7 +173,7 @@ def attention(
     spread = {m.name: spread_of(attention_maps(m, m.fit(page), question)) for m in loaded}
     write_png(out, attention_picture(loaded, page, question))
     text = "\n".join(f"{name}: attention spread over {cells:.1f} cells" for name, cells in spread.items())
-    emit({"picture": str(out), "cells": spread}, f"{text}\n{out}", json_output=json_output)
+    emit({"picture": str(out), "cells": spread}, f"{text}\n{out}")
 
 
 ABOUT = "Shipped checkpoints and how they are made."

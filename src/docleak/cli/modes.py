@@ -43,10 +43,6 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(f"--{word}" for word in text.split())
 
 
-def _always(values: Values) -> bool:
-    return True
-
-
 _ROWS = ("scale out model documents test-documents pages rounds issuers per-issuer budget image-size ocr seed rows "
          "device json")  # fmt: skip
 _MADE = "seed count json"
@@ -60,17 +56,17 @@ MODES: dict[str, tuple[Mode, ...]] = {
              "one row after the other is tried, in one process each"),
         Mode("--cluster", lambda v: bool(v["--cluster"]), _words(f"cluster dry-run until-decided {_ROWS}") | {"name"},
              "the scheduler's workers do the work"),
-        Mode("a recipe", _always, _words(f"dry-run until-decided workers {_ROWS}") | {"name"}, "it is run"),
+        Mode("a recipe", lambda v: True, _words(f"dry-run until-decided workers {_ROWS}") | {"name"}, "it is run"),
     ),
     "models make": (
         Mode("the list of checkpoints", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),
              "it only lists them; name one"),
-        Mode("a checkpoint", _always, _words("seed spread narrow json") | {"name", "out"}, "it is made"),
+        Mode("a checkpoint", lambda v: True, _words("seed spread narrow json") | {"name", "out"}, "it is made"),
     ),
     "data convert": (
         Mode("pdf:FOLDER", lambda v: _pdfs(v["documents"]),
              _words("values public dpi text-from ocr count json") | {"documents", "out"}, "PDFs are read"),
-        Mode("another format", _always, _words("image-root count json") | {"documents", "out"}, "pages are copied"),
+        Mode("another format", lambda v: True, _words("image-root count json") | {"documents", "out"}, "pages are copied"),
     ),
     "data make": (
         Mode("--pdf", lambda v: bool(v["--pdf"]), _words("pdf documents seed count json") | {"out"}, "PDFs are made"),
@@ -81,7 +77,7 @@ MODES: dict[str, tuple[Mode, ...]] = {
              "its invoices are made; --issuers and --per-issuer say how many"),
         Mode("--partition", lambda v: v["--partition"] is not None,
              _words(f"partition documents by {_MADE}") | {"out"}, "it divides pages"),
-        Mode("pages without --partition", _always, _words(f"width height {_MADE}") | {"out"}, "they are synthetic"),
+        Mode("pages without --partition", lambda v: True, _words(f"width height {_MADE}") | {"out"}, "they are synthetic"),
     ),
 }  # fmt: skip
 

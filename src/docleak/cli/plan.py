@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
-from docleak.cli.command import DRAWN, JSON, Said
-from docleak.cli.output import emit
+from docleak.cli.command import DRAWN, Said
+from docleak.cli.output import as_json, emit
 from docleak.documents.ranges import COUNT, DELTA, SEED, SOME, Range
 from docleak.errors import PrivacyError
 from docleak.options import Need, Option, only, option, required, said_idle
@@ -71,7 +71,6 @@ def budget(
     phases: str | None = option(None, "Plan several trainings of one model together: NAME:ROUNDS or NAME:ROUNDS:RATE, "
                                 "separated by commas."),
     plot: Path | None = option(None, "Draw epsilon over the rounds into this PNG."),
-    json_output: bool = JSON,
 ) -> None:  # fmt: skip
     """Plan a private training: give two of --epsilon, --noise and --rounds, and get the third.
 
@@ -86,10 +85,12 @@ def budget(
     Two trainings in one?       docleak budget --epsilon 8 --phases pretraining:5,finetuning:10:0.5
     """
     from docleak.privacy.budget import beside, delta_warning
-    from docleak.privacy.planning import answer, as_json, as_text, curves_of, together
+    from docleak.privacy.planning import answer, as_text, curves_of, together
+    from docleak.privacy.planning import as_json as facts_of
     from docleak.privacy.second import Accountant
 
-    _check_plot(plot)
+    if plot is not None and not plot.parent.is_dir():
+        raise PrivacyError(f"the plot would be in {str(plot.parent)!r}, and there is no such folder. Make it first.")
     kind = choice(Unit, unit, what="unit")
     written = [name for name in ("rate", "accountant") if name in said]
     if published and probability(client_rate, what="client rate") == 1:
@@ -107,7 +108,7 @@ def budget(
     )
     warning = delta_warning(delta, units or 2, unit)  # of two, which no training has less of, also where nobody says
     before = f"Warning: {warning}\n\n" if warning else ""  # beside the number, wherever that is copied to
-    if before and json_output:
+    if before and as_json():
         print(before.strip(), file=sys.stderr)
     if phases is not None:
         if not phases.strip():
@@ -115,7 +116,7 @@ def budget(
         if rounds is not None or plot is not None or written:
             raise PrivacyError("--phases says rounds and rate, and is counted by pld; leave out what it says.")
         plan, text = together(phases, mechanism, epsilon, noise, delta)
-        emit({**plan, "warning": warning}, before + text, json_output=json_output)
+        emit({**plan, "warning": warning}, before + text)
         return
     asked = _asked(epsilon, noise, rounds)
     counted = choice(Accountant, accountant, what="accountant")
@@ -130,12 +131,7 @@ def budget(
             write_atomically(plot, budget_curves(curves, target, label, " ".join([claim.sentence(), warning]).strip()))
     others = beside(claim) if math.isfinite(claim.epsilon) else []
     text = before + as_text(asked, claim, others, plot)
-    emit(as_json(asked, claim, others, warning, plot), text, json_output=json_output)
-
-
-def _check_plot(plot: Path | None) -> None:
-    if plot is not None and not plot.parent.is_dir():
-        raise PrivacyError(f"the plot would be in {str(plot.parent)!r}, and there is no such folder. Make it first.")
+    emit(facts_of(asked, claim, others, warning, plot), text)
 
 
 def _asked(epsilon: float | None, noise: float | None, rounds: int | None) -> str:
@@ -152,7 +148,6 @@ def plan(
     model: str = option("", "Read width, words, rank, modules and tower from this model's, or its adapters', "
                         "configuration; what is said beside it counts."),
     shape: Shape = SHAPE,
-    json_output: bool = JSON,
 ) -> None:  # fmt: skip
     """Say before a training which channels are open to its server: words, pages, pictures.
 
@@ -172,7 +167,7 @@ def plan(
              "channels": [asdict(channel) for channel in channels]}  # fmt: skip
     told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in read.items())
     text = f"Read from {model}: {told}.\n{as_text(channels)}" if read else as_text(channels)
-    emit(value, text, json_output=json_output)
+    emit(value, text)
 
 
 def _refuse_idle(said: Said, shape: Shape) -> None:
@@ -198,7 +193,6 @@ def guard(
     ),
     pages: int = option(4, "How many of them to try.", range=SOME),
     seed: int = option(0, "Seed of synthetic pages.", range=SEED, need=DRAWN),
-    json_output: bool = JSON,
 ) -> None:
     """Inspect a model before training it for somebody else: may it be one that is made to leak?
 
@@ -215,7 +209,7 @@ def guard(
     opinion = opinion_on(model, client, last=last, examples=pages)
     lines = [f"{sign.name:9} {sign.value:10.4g}  {sign.where}" for sign in opinion.signs]
     said = "Guard: refused." if opinion.refused else "Guard: nothing speaks against it that is looked for."
-    emit(opinion.to_json(), "\n".join([said, "", *lines]), json_output=json_output)
-    if json_output and opinion.refused:  # the object is printed: a second one with the error would make it unreadable
+    emit(opinion.to_json(), "\n".join([said, "", *lines]))
+    if as_json() and opinion.refused:  # the object is printed: a second one with the error would make it unreadable
         raise typer.Exit(1)
     opinion.require()

@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from docleak.cli.command import JSON
 from docleak.cli.output import emit, fail, note
 from docleak.cli.studies import say
 from docleak.errors import DocleakError
@@ -32,7 +31,6 @@ def report(
     model_card: Path | None = option(None, "Also put a section on the audit into this model card (README.md)."),
     units: Path | None = option(None, "Also write a row per finished unit here: .csv or .parquet."),
     studies: tuple[str, ...] = STUDIES,
-    json_output: bool = JSON,
 ) -> None:
     """Write (again) the HTML report of one or several finished runs, from what is on disk."""
     from docleak.report.about import read_about
@@ -66,10 +64,9 @@ def report(
         load_run(runs).write(units)
     if redacted:
         verdict = joined(readings)
-        emit({"report": str(page), "severity": str(verdict.severity)}, f"{verdict.label}. The redacted edition: {page}",
-             json_output=json_output)  # fmt: skip
+        emit({"report": str(page), "severity": str(verdict.severity)}, f"{verdict.label}. The redacted edition: {page}")
         return
-    say(page, readings, json_output=json_output)
+    say(page, readings)
 
 
 def check(
@@ -78,7 +75,6 @@ def check(
     junit: Path | None = option(None, "Also write JUnit XML here."),
     sarif: Path | None = option(None, "Also write SARIF 2.1.0 here."),
     studies: tuple[str, ...] = STUDIES,
-    json_output: bool = JSON,
 ) -> None:
     """Hold finished runs against a policy: exit code 0 if it holds, 1 for a finding, 2 where it could not be told."""
     from docleak.files import reported, write_atomically
@@ -105,15 +101,15 @@ def check(
     except DocleakError as error:  # neither a pass nor a finding
         with suppress(DocleakError):
             write(gate_files.junit_unread(str(error), named), gate_files.sarif_unread(str(error)))
-        fail(str(error), json_output=json_output, code=2)
+        fail(str(error), code=2)
     try:
         write(gate_files.junit(checked, named), gate_files.sarif(checked, policy))
     except DocleakError as error:
-        fail(str(error), json_output=json_output, code=2)
+        fail(str(error), code=2)
     outcome = overall(checked)
     lines = [f"{str(one.outcome).upper():14}  {one.rule.sentence}; {one.part}: {one.told}" for one in checked]
     value = {"outcome": str(outcome), "exit_code": outcome.code, "checked": [one.to_json() for one in checked]}
-    emit(value, "\n".join([*lines, "", f"Policy: {outcome}."]), json_output=json_output)
+    emit(value, "\n".join([*lines, "", f"Policy: {outcome}."]))
     raise typer.Exit(outcome.code)
 
 
@@ -122,7 +118,6 @@ def compare(
     second: Path = required("Run directory of the same kind.", argument=True),
     markdown: Path | None = option(None, "Also write the table as Markdown here."),
     studies: tuple[str, ...] = STUDIES,
-    json_output: bool = JSON,
 ) -> None:
     """Two runs side by side: what a change of model, defence or data did, with intervals over the same documents."""
     from docleak.files import reported, write_atomically
@@ -135,13 +130,13 @@ def compare(
     if markdown is not None:
         with reported(markdown):
             write_atomically(markdown, comparison.table().to_markdown().encode("utf-8", "backslashreplace"))
-    emit(comparison.to_json(), "\n".join(comparison.lines()), json_output=json_output)
+    emit(comparison.to_json(), "\n".join(comparison.lines()))
 
 
-def schema(json_output: bool = JSON) -> None:
+def schema() -> None:
     """Print the JSON Schema of results.json."""
     import json
 
     from docleak.report.schema import json_schema
 
-    emit(json_schema(), json.dumps(json_schema(), indent=2), json_output=json_output)
+    emit(json_schema(), json.dumps(json_schema(), indent=2))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from docleak import spec
-from docleak.cli.command import CLUSTER, DEVICE, JSON, WORKERS
+from docleak.cli.command import CLUSTER, DEVICE, WORKERS
 from docleak.cli.data import ISSUERS
 from docleak.cli.output import Progress, emit, note, working_in
 from docleak.cli.studies import command_line, default_workers
@@ -114,7 +114,6 @@ def reproduce(
     device: str = DEVICE,
     workers: int = WORKERS,
     cluster: str = CLUSTER,
-    json_output: bool = JSON,
 ) -> None:  # fmt: skip
     """Run a paper's table: ours beside the printed values, with intervals; run again to continue."""
     if show_list or not name:
@@ -122,7 +121,7 @@ def reproduce(
 
         known = titles()
         lines = [f"{key:18} {title} ({paper})" for key, (title, paper) in known.items()]
-        emit({key: title for key, (title, _) in known.items()}, "\n".join(lines), json_output=json_output)
+        emit({key: title for key, (title, _) in known.items()}, "\n".join(lines))
         return
     from docleak.recipes import find_recipe
     from docleak.recipes.rows import facts_of_call, failures_of, require_rows, rows_of, write_table
@@ -139,7 +138,7 @@ def reproduce(
             return rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=pick_device(device),
                            only=rows, complete=False)  # fmt: skip
 
-        _rehearse(name, scale, rows, fewest, out, planned_of, given, json_output)
+        _rehearse(name, scale, rows, fewest, out, planned_of, given)
         return
     recipe = find_recipe(name)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
@@ -147,21 +146,21 @@ def reproduce(
     require_rows([recipe], scale, rows)
     planned = rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=device, only=rows)
     if dry_run:
-        _show_plan(planned, json_output)
+        _show_plan(planned)
         return
     began = time.perf_counter()
     with working_in(folder):
-        with Progress(quiet=json_output) as watcher:
+        with Progress() as watcher:
             compute_rows(
                 recipe, planned, folder, scale=scale, workers=workers or default_workers(device), cluster=cluster,
                 command=command_line(), until_decided=until_decided, watcher=watcher,
             )  # fmt: skip
-        page = write_table(
-            recipe, scale, planned, folder, {**facts_of_call(command_line()), "Wall time of this call": _wall(began)}
-        )
+        wall = f"{time.perf_counter() - began:.0f} s (a continued run counts only the last call)"
+        facts = {**facts_of_call(command_line()), "Wall time of this call": wall}
+        page = write_table(recipe, scale, planned, folder, facts)
     lost, units = failures_of(planned), sum(len(row.study.units()) for row in planned)
     text = (folder / "table.md").read_text()
-    emit({"table": str(page), "units": units, "failed": lost}, f"{text}\nTable: {page}", json_output=json_output)
+    emit({"table": str(page), "units": units, "failed": lost}, f"{text}\nTable: {page}")
     if lost:
         note(f"docleak: {counted_words(len(lost), 'unit')} failed twice: {next(iter(lost.items()))}")
         raise typer.Exit(1)
@@ -169,7 +168,7 @@ def reproduce(
 
 def _rehearse(
     name: str, scale: str, only: str, one_each: bool, out: Path | None,
-    planned_of: Callable[[Recipe, Path, Given], Sequence[TableRow]], given: Given, json_output: bool,
+    planned_of: Callable[[Recipe, Path, Given], Sequence[TableRow]], given: Given,
 ) -> None:  # fmt: skip
     """Rehearse one recipe, or all of a paper or of all that have the scale and a row that ``only`` asks for, each with
     what of ``given`` it has a use for; exit code 1 where a row that lacks nothing fails. The pages are written table
@@ -217,7 +216,7 @@ def _rehearse(
         shutil.rmtree(place, ignore_errors=True)
     stopped = {f"{recipe.name}: {row.name}, {row.target}": rehearsed.stops
                for recipe, rows in tables for row, rehearsed in rows if rehearsed.stops}  # fmt: skip
-    emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text(), json_output=json_output)
+    emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text())
     if stopped:
         note(f"docleak: {counted_words(len(stopped), 'row')} cannot be computed: {next(iter(stopped.items()))}")
         raise typer.Exit(1)
@@ -247,7 +246,7 @@ def _named(
     return pairs
 
 
-def _show_plan(rows: Sequence[TableRow], json_output: bool) -> None:
+def _show_plan(rows: Sequence[TableRow]) -> None:
     """What each row would do."""
     plan = [
         {"row": row.name, "model": row.target, "units": len(row.study.units()), "words": row.study.planned(),
@@ -256,8 +255,4 @@ def _show_plan(rows: Sequence[TableRow], json_output: bool) -> None:
     ]  # fmt: skip
     lines = [f"{row['row']!s:45} {row['model']!s:20} {row['words']}" for row in plan]
     lines.append(f"{sum(row['units'] for row in plan)} units; how long they take is told while it runs")
-    emit({"plan": plan}, "\n".join(lines), json_output=json_output)
-
-
-def _wall(began: float) -> str:
-    return f"{time.perf_counter() - began:.0f} s (a continued run counts only the last call)"
+    emit({"plan": plan}, "\n".join(lines))

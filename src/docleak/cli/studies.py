@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from typer.core import TyperCommand
 
-from docleak.cli.command import RUNNING, parameter
+from docleak.cli.command import JSON, RUNNING, parameter
 from docleak.cli.guard import check_values, typed
 from docleak.cli.output import Progress, emit, note, working_in
 from docleak.errors import DocleakError
@@ -59,7 +59,7 @@ class Work:
 
     def parameters(self) -> list[click.Parameter]:
         """The study's options, and those of a run."""
-        asked, defaults = {**self.options(), **options_of(RUNNING)}, {**self.preset, "out": self.out}
+        asked, defaults = {**self.options(), **options_of(RUNNING), **JSON}, {**self.preset, "out": self.out}
         made = [parameter(name, one, defaults.get(one.path, one.default)) for name, one in asked.items()]
         return sorted(made, key=lambda one: not isinstance(one, click.Argument))
 
@@ -115,7 +115,7 @@ class StudyCommand(Late, TyperCommand):
         check_values(self.path, self, ctx)
         values = ctx.params
         study = self.work.asked(ctx)
-        run_and_report(study, Path(values["out"]), how_of(ctx, study.device), values["json_output"])
+        run_and_report(study, Path(values["out"]), how_of(ctx, study.device))
 
 
 def how_of(ctx: click.Context, device: str) -> dict[str, Any]:
@@ -148,20 +148,20 @@ def command_line() -> str:
     return "docleak " + shlex.join(sys.argv[1:])
 
 
-def run_and_report(study: Study[Any], out: Path, how: Mapping[str, Any], json_output: bool) -> None:
+def run_and_report(study: Study[Any], out: Path, how: Mapping[str, Any]) -> None:
     """Carry the study out in ``out``, by whom ``how`` says, write its report, and print what it says."""
     from docleak.studies.engine import carry_out
     from docleak.studies.registry import report_on
 
     study.check(note)
     with working_in(out):
-        with Progress(quiet=json_output, out=out) as watcher:
+        with Progress(out=out) as watcher:
             carry_out(study, out, watcher=watcher, **how)
         page, readings = report_on([out])
-    say(page, readings, json_output=json_output)
+    say(page, readings)
 
 
-def say(page: Path, readings: list[Reading], *, json_output: bool) -> None:
+def say(page: Path, readings: list[Reading]) -> None:
     """Print what a report says."""
     from docleak.report.page import RESULTS, joined, results_of
 
@@ -170,4 +170,4 @@ def say(page: Path, readings: list[Reading], *, json_output: bool) -> None:
     lines += [f"Verdict: {verdict.label.lower()}.", f"  {verdict.sentence}"]
     lines += [line for reading in readings for line in ("", *reading.lines)]
     value = {"report": str(page), "results": str(page.with_name(RESULTS)), **results_of(readings)}
-    emit(value, "\n".join([*lines, "", f"Report: {page}"]), json_output=json_output)
+    emit(value, "\n".join([*lines, "", f"Report: {page}"]))

@@ -21,7 +21,6 @@ from docleak.training.settings import FEDERATED, PRIVATE, TrainingSettings
 
 if TYPE_CHECKING:
     from docleak.training.federated.federation import Federation
-    from docleak.training.private.record_run import RecordTrainingConfig
 
 PAGES = "Pages"
 #: What a training by DP-SGD has no use for, besides settings.
@@ -49,7 +48,6 @@ class Options:
     tensorboard: bool = option(False, "Also write OUT/tensorboard, an event file.", group=RUN)
     device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.", group=RUN)
     dry_run: bool = option(False, "Say what would be sent and done, and stop.", group=RUN)
-    json_output: bool = option(False, "Print one JSON object for machines; no progress.", "--json", RUN)
 
 
 @dataclass(frozen=True)
@@ -148,6 +146,7 @@ def central(options: Central, said: Said) -> None:
     """Train on pages that are all in one place: the same code with one silo, whose optimiser begins anew each round."""
     from docleak.privacy.planning import pages_under
     from docleak.training.federated.silo_folders import one_silo
+    from docleak.training.private.record_run import text_of_records, train_records
 
     settings = of_phase(options.settings, options.phases, options.phase, said)
     asked = f"--pages {options.pages}" if "pages" in said else ""
@@ -158,7 +157,12 @@ def central(options: Central, said: Said) -> None:
         config = settings.records(
             {name: flag for name, flag in said.items() if name in named}, start_is_public=options.start_is_public
         )
-        _train_records(config, silo, options.out, options.device, options.json_output)
+        with counter() as on_step, working_in(options.out, resumes=False):
+            record = train_records(
+                config, silo, options.out, device=pick_device(options.device), command=command_line(), say=note,
+                on_step=lambda done, of: on_step(done, of, "steps of DP-SGD"),
+            )  # fmt: skip
+        emit(record, text_of_records(record))
         return
     _train(options, settings.federation(said), settings.evaluate_every, 1, silo)
 
@@ -185,19 +189,19 @@ def _train(
     from docleak.training.federated.training import Training, train
 
     if options.dry_run:
-        _say_cost(federation, count, json_output=options.json_output)
+        _say_cost(federation, count)
         return
     training = Training(
         federation, evaluate_every, options.capture, options.tensorboard, start_is_public=options.start_is_public, **how
     )
-    with counter(quiet=options.json_output) as on_unit, working_in(options.out):
+    with counter() as on_unit, working_in(options.out):
         run = train(
             training, silos, options.out, device=pick_device(options.device), command=command_line(),
             on_begin=lambda run, found: Turns(federation, len(found), run.last_round(), on_unit), say=note,
         )  # fmt: skip
         draw_curves(run)
     facts = facts_of(run, silos(), rng=np.random.default_rng(federation.seed))
-    emit(facts, text_of(facts), json_output=options.json_output)
+    emit(facts, text_of(facts))
 
 
 @dataclass
@@ -223,25 +227,7 @@ class Turns:
         self.on_unit(max(0, self._turns - 1), max(1, self._total), f"{doing} {silo}")
 
 
-def _train_records(
-    config: RecordTrainingConfig,
-    silo: Callable[[], Mapping[str, Path]],
-    out: Path,
-    device: str,
-    json_output: bool,
-) -> None:
-    """Train by DP-SGD over single questions, and say what came of it."""
-    from docleak.training.private.record_run import text_of_records, train_records
-
-    with counter(quiet=json_output) as on_step, working_in(out, resumes=False):
-        record = train_records(
-            config, silo, out, device=pick_device(device), command=command_line(), say=note,
-            on_step=lambda done, of: on_step(done, of, "steps of DP-SGD"),
-        )  # fmt: skip
-    emit(record, text_of_records(record), json_output=json_output)
-
-
-def _say_cost(federation: Federation, silos: int, *, json_output: bool) -> None:
+def _say_cost(federation: Federation, silos: int) -> None:
     from docleak.training.federated.cost import Cost
     from docleak.training.federated.federation import drawn
     from docleak.training.federated.summary import delta_by_plan, network_of
@@ -271,4 +257,4 @@ def _say_cost(federation: Federation, silos: int, *, json_output: bool) -> None:
             f"clipped at {plan.clip_norm:g} and their sum is divided by {plan.denominator:g}. What its start was "
             "trained on, and scores of whom it keeps, are counted when it is run."
         )
-    emit(facts, text, json_output=json_output)
+    emit(facts, text)
