@@ -144,9 +144,10 @@ def configured(config: Any, given: Mapping[str, Any]) -> Any:
     """The configuration with the ``given`` values by path; of a class with its defaults, or an instance changed."""
     kind = config if isinstance(config, type) else type(config)
     values = {path: value for path, value in given.items() if "." not in path}
+    by_name = {one.name: one for one in fields(kind)}
     for name in dict.fromkeys(path.partition(".")[0] for path in given if "." in path):
         inner = {path.partition(".")[2]: value for path, value in given.items() if path.startswith(f"{name}.")}
-        default = _default(_field(kind, name)) if config is kind else getattr(config, name)
+        default = _default(by_name[name]) if config is kind else getattr(config, name)
         values[name] = configured(default, inner)
     return kind(**values) if config is kind else replace(config, **values)
 
@@ -191,10 +192,6 @@ def said_idle(flags: Collection[str], what: str) -> str:
     """The sentence about options that do nothing, and to ``what`` they belong."""
     verb, them, do = ("belongs", "it", "does") if len(flags) == 1 else ("belong", "them", "do")
     return f"{', '.join(flags)} {verb} to {what}, and {do} nothing here. Leave {them} out."
-
-
-def _field(kind: type, name: str) -> Field[Any]:
-    return next(one for one in fields(kind) if one.name == name)
 
 
 def _default(one: Field[Any]) -> Any:

@@ -133,7 +133,8 @@ def build(kind: type[T], values: Mapping[str, Any], *, what: str, error: type[Do
             raise error(_untold(kind, key, value, what))
         name = by_key[key]
         made[name] = _typed(sayable[name], value, key, what=what, error=error)
-    missing = [f.name for f in _fields(kind) if f.init and _required(f) and f.name not in made]
+    required = [f.name for f in _fields(kind) if f.init and f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in required if name not in made]
     if missing:
         raise error(f"{what} needs {', '.join(missing)}; it takes {_signature(kind)}.")
     return kind(**made)
@@ -186,10 +187,6 @@ def _signature(thing: object) -> str:
 
 def _fields(thing: Any) -> tuple[Field[Any], ...]:
     return fields(thing) if is_dataclass(thing) else ()
-
-
-def _required(f: Field[Any]) -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
 
 
 def _sayable(kind: Any) -> Mapping[str, Any]:

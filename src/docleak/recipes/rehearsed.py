@@ -45,8 +45,9 @@ def write_rehearsal(
 ) -> Path:
     """Write the pages of one recipe's rows, or of several recipes; returns the HTML's path. ``facts`` stand below."""
     pairs = list(recipes.items() if isinstance(recipes, Mapping) else recipes)
-    tables = [_of_rows(pairs[0][1]) if len(pairs) == 1 else _of_recipes(pairs, scale), _of_missing(pairs)]
-    tables = [table for table in tables if table.rows]
+    rows = [Row(f"{row.name} ({row.target})", _values([rehearsed])) for row, rehearsed in pairs[0][1]]
+    found = Table("Rows", COLUMNS, rows) if len(pairs) == 1 else _of_recipes(pairs, scale)
+    tables = [table for table in (found, _of_missing(pairs)) if table.rows]
     recipe = replace(pairs[0][0], finding="", note=FOOTNOTE)
     if len(pairs) > 1:
         papers = {of.name.partition("/")[0] for of, _ in pairs}
@@ -75,18 +76,10 @@ def write_rehearsal(
     return out / "rehearsal.html"
 
 
-def _of_rows(rehearsals: Found) -> Table:
-    rows = [Row(f"{row.name} ({row.target})", _values([rehearsed])) for row, rehearsed in rehearsals]
-    return Table("Rows", COLUMNS, rows)
-
-
 def _of_recipes(pairs: Sequence[tuple[Recipe, Found]], scale: str) -> Table:
     rows = [
-        Row(
-            recipe.name,
-            {"rows": _share(recipe, rehearsals, scale), **_values([rehearsed for _, rehearsed in rehearsals])},
-        )
-        for recipe, rehearsals in pairs
+        Row(recipe.name, {"rows": _share(recipe, found, scale), **_values([rehearsed for _, rehearsed in found])})
+        for recipe, found in pairs
     ]
     return Table("Tables and figures", {"rows": Column("rows"), **COLUMNS}, rows, first="recipe")
 

@@ -186,7 +186,7 @@ def _verdict(quantity: Estimate, wanted: tuple[float, float]) -> str:
 def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate, str]:
     """What the statement is about, and how it was measured."""
     studies = [row.study for row in rows]
-    parts = [_parts(row, statement.column) for row in rows]
+    parts = [row.study.measured(row.run, statement.column) if _begun(row) else {} for row in rows]
     shared = sorted(set.intersection(*(set(part) for part in parts)))
     if not studies[0].stoppable:
         np.random.default_rng(0).shuffle(shared)
@@ -245,10 +245,6 @@ def _beyond(number: Estimate, less: Estimate) -> Estimate:
 
 def _begun(row: TableRow) -> bool:
     return (row.run.path / "run.json").is_file()
-
-
-def _parts(row: TableRow, column: str) -> Mapping[str, float]:
-    return row.study.measured(row.run, column) if _begun(row) else {}
 
 
 def _number(row: TableRow, column: str) -> Estimate:
