@@ -234,6 +234,8 @@ def _choices(hint: Any) -> tuple[str, ...]:
 
 
 def _typed(hint: Any, value: object, key: str, *, what: str, error: type[DocleakError]) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
     said, given = _said(hint), value
     shown = key.replace("_", "-")
     choices = _choices(hint)
@@ -242,7 +244,7 @@ def _typed(hint: Any, value: object, key: str, *, what: str, error: type[Docleak
             if said.values:
                 return said.values[value]
             value = said.read(value) if said.read is not None else _of_text(hint, value)
-        return _validated(hint, value)
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
     except (ValueError, KeyError) as fault:
         expected = f"one of {', '.join(choices)}" if choices else _expected(hint, fault)
         raise error(f"{what}: {shown} is {given!r}; expected {expected}.") from fault
@@ -254,12 +256,6 @@ def _of_text(hint: Any, text: str) -> object:
         return tuple(_of_text(typing.get_args(hint)[0], item) for item in items(text, "+"))
     numeric = hint in (int, float) or float in typing.get_args(hint)
     return number(text) if numeric else text
-
-
-def _validated(hint: Any, value: object) -> object:
-    from pydantic import ConfigDict, TypeAdapter
-
-    return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
 
 
 def _expected(hint: Any, fault: Exception) -> str:

@@ -66,7 +66,8 @@ MODES: dict[str, tuple[Mode, ...]] = {
     "data convert": (
         Mode("pdf:FOLDER", lambda v: _pdfs(v["documents"]),
              _words("values public dpi text-from ocr count json") | {"documents", "out"}, "PDFs are read"),
-        Mode("another format", lambda v: True, _words("image-root count json") | {"documents", "out"}, "pages are copied"),
+        Mode("another format", lambda v: True, _words("image-root count json") | {"documents", "out"},
+             "pages are copied"),
     ),
     "data make": (
         Mode("--pdf", lambda v: bool(v["--pdf"]), _words("pdf documents seed count json") | {"out"}, "PDFs are made"),
@@ -77,7 +78,8 @@ MODES: dict[str, tuple[Mode, ...]] = {
              "its invoices are made; --issuers and --per-issuer say how many"),
         Mode("--partition", lambda v: v["--partition"] is not None,
              _words(f"partition documents by {_MADE}") | {"out"}, "it divides pages"),
-        Mode("pages without --partition", lambda v: True, _words(f"width height {_MADE}") | {"out"}, "they are synthetic"),
+        Mode("pages without --partition", lambda v: True, _words(f"width height {_MADE}") | {"out"},
+             "they are synthetic"),
     ),
 }  # fmt: skip
 

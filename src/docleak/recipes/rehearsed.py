@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from docleak.files import write_atomically, write_json
+from docleak.files import write_json
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.rehearsal import Missing, Rehearsed
-from docleak.recipes.rows import count_rows, markdown_of
+from docleak.recipes.rows import count_rows, write_page
 from docleak.report.table import Column, Row, Table, Value
-from docleak.report.templating import render
 from docleak.studies.study import STEP, TableRow
 
 #: A table's rows, and what was found of each.
@@ -57,23 +56,10 @@ def write_rehearsal(
         else:
             every += f" at scale {scale}"
         recipe = replace(recipe, name="all", title=f"{every}, rehearsed", paper=f"{len(pairs)} of them")
-    write_atomically(out / "rehearsal.md", markdown_of(recipe, scale, tables, facts).encode())
-    write_json(
-        out / "rehearsal.json",
-        {
-            "scale": scale,
-            **facts,
-            "rows": [
-                {"recipe": of.name, "row": row.name, "model": row.target, **asdict(rehearsed)}
-                for of, rehearsals in pairs
-                for row, rehearsed in rehearsals
-            ],
-        },
-    )
-    html = render("recipe.html.j2", recipe=recipe, scale=scale, tables=tables, facts=facts, footnote="", picture=None,
-                  uri="")  # fmt: skip
-    write_atomically(out / "rehearsal.html", html.encode("utf-8", "backslashreplace"))
-    return out / "rehearsal.html"
+    told = [{"recipe": of.name, "row": row.name, "model": row.target, **asdict(rehearsed)}
+            for of, rehearsals in pairs for row, rehearsed in rehearsals]  # fmt: skip
+    write_json(out / "rehearsal.json", {"scale": scale, **facts, "rows": told})
+    return write_page(out / "rehearsal.html", recipe, scale, tables, facts)
 
 
 def _of_recipes(pairs: Sequence[tuple[Recipe, Found]], scale: str) -> Table:
