@@ -112,8 +112,8 @@ def audit(
     check_kind("cluster", cluster, str | None, "the address of a Dask scheduler", RunError)
     workers, device = check_whole("workers", workers, WORKERS, RunError), str(device)
     _check_say(say)
-    asked: dict[str, Any] = {"model": model, "pages": pages, "attacks": attacks, "defense": defense, "count": count}
-    asked |= {"seed": seed}
+    asked: dict[str, Any] = {"model": model, "pages": pages, "attacks": attacks, "defense": defense, "count": count,
+                             "seed": seed}  # fmt: skip
     named = {name: value for name, value in asked.items() if value is not None} | settings
     if isinstance(study, Study):
         named |= {"device": device} if device != "auto" else {}
@@ -183,7 +183,7 @@ def train(
     how: dict[str, Any] = {
         "device": pick_device(str(device)),
         "command": _call("train", shown, out),
-        "say": say or _unsaid,
+        "say": say or (lambda text: None),
     }
     by_record = chosen.unit == "record" and pages is not None
     if by_record and (capture or tensorboard):
@@ -298,7 +298,7 @@ class Lines(Silence):
     """A watcher that says which units are finished, and what studies say."""
 
     def __init__(self, say: Say | None) -> None:
-        self.say = say or _unsaid
+        self.say = say or (lambda text: None)
         self.done: set[str] = set()
         self.total = 0
 
@@ -396,7 +396,3 @@ def _shown(value: object) -> str:
 def _check_say(say: Say | None) -> None:
     if not callable(say) and say is not None:
         raise RunError(f"say is {short(say)}; expected what is called with each line, such as print.")
-
-
-def _unsaid(text: str) -> None:
-    """Nobody is told."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from docleak import spec
@@ -73,7 +74,12 @@ class Asked:
     def scalar(self) -> Any:
         """The type of the value, or of an item of it: str, int, float or bool; str for what is read from text."""
         kinds = [one for one in parts_of(self.type) if one in (int, float, bool)]
-        return kinds[0] if kinds and self.option.read is None else str
+        return kinds[0] if kinds and self.read is None else str
+
+    @property
+    def read(self) -> Callable[[str], Any] | None:
+        """What makes the value, or an item of it, of a text, where its plain type does not."""
+        return self.option.read or (Path if Path in parts_of(self.type) else None)
 
     @property
     def several(self) -> bool:
@@ -85,10 +91,10 @@ class Asked:
         if self.scalar is bool:
             return bool(text) if self.option.both else self.default is not True
         if not self.several:
-            return self.option.read(text) if self.option.read else text
+            return self.read(text) if self.read else text
         texts = spec.names(text) if isinstance(text, str) else tuple(text)
         try:
-            return tuple((self.option.read or self.scalar)(item) for item in texts)
+            return tuple((self.read or self.scalar)(item) for item in texts)
         except ValueError as fault:
             raise DocleakError(f"{self.flag} is {text!r}; expected numbers with commas between them.") from fault
 
@@ -101,6 +107,11 @@ def option(default: T, help: str, flag: str = "", group: str = "", **more: Any) 
 def without_default(help: str, **more: Any) -> Mapping[str, Option]:
     """The metadata of a field that has no default: ``updates: str = field(metadata=without_default("..."))``."""
     return {_OPTION: Option(help, **more)}
+
+
+def required(help: str, **more: Any) -> Any:
+    """A dataclass's field without a default that is an option; ``more`` as of ``Option``."""
+    return field(metadata=without_default(help, **more))
 
 
 def only(*names: str, **others: Option) -> Mapping[str, Mapping[str, Option | None]]:
@@ -117,7 +128,7 @@ def options_of(config: Any, *, told: bool = False) -> dict[str, Asked]:
     for one in fields(kind):
         default = _default(one) if config is kind else getattr(config, one.name)
         if is_dataclass(default) and _OPTION not in one.metadata:
-            inner = options_of(default, told=told)
+            inner = options_of(default, told=told and _ONLY not in one.metadata)
             wanted = one.metadata.get(_ONLY, dict.fromkeys(inner))
             for path in (path for path in inner if path in wanted):
                 wording = wanted[path] or inner[path].option
@@ -133,9 +144,10 @@ def configured(config: Any, given: Mapping[str, Any]) -> Any:
     """The configuration with the ``given`` values by path; of a class with its defaults, or an instance changed."""
     kind = config if isinstance(config, type) else type(config)
     values = {path: value for path, value in given.items() if "." not in path}
+    by_name = {one.name: one for one in fields(kind)}
     for name in dict.fromkeys(path.partition(".")[0] for path in given if "." in path):
         inner = {path.partition(".")[2]: value for path, value in given.items() if path.startswith(f"{name}.")}
-        default = _default(_field(kind, name)) if config is kind else getattr(config, name)
+        default = _default(by_name[name]) if config is kind else getattr(config, name)
         values[name] = configured(default, inner)
     return kind(**values) if config is kind else replace(config, **values)
 
@@ -180,10 +192,6 @@ def said_idle(flags: Collection[str], what: str) -> str:
     """The sentence about options that do nothing, and to ``what`` they belong."""
     verb, them, do = ("belongs", "it", "does") if len(flags) == 1 else ("belong", "them", "do")
     return f"{', '.join(flags)} {verb} to {what}, and {do} nothing here. Leave {them} out."
-
-
-def _field(kind: type, name: str) -> Field[Any]:
-    return next(one for one in fields(kind) if one.name == name)
 
 
 def _default(one: Field[Any]) -> Any:

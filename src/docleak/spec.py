@@ -133,7 +133,8 @@ def build(kind: type[T], values: Mapping[str, Any], *, what: str, error: type[Do
             raise error(_untold(kind, key, value, what))
         name = by_key[key]
         made[name] = _typed(sayable[name], value, key, what=what, error=error)
-    missing = [f.name for f in _fields(kind) if f.init and _required(f) and f.name not in made]
+    required = [f.name for f in _fields(kind) if f.init and f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in required if name not in made]
     if missing:
         raise error(f"{what} needs {', '.join(missing)}; it takes {_signature(kind)}.")
     return kind(**made)
@@ -188,10 +189,6 @@ def _fields(thing: Any) -> tuple[Field[Any], ...]:
     return fields(thing) if is_dataclass(thing) else ()
 
 
-def _required(f: Field[Any]) -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
-
-
 def _sayable(kind: Any) -> Mapping[str, Any]:
     """Field -> its type, of those that a text can say."""
     return _once_sayable(kind)  # apart, as to type checkers a cached function takes no types
@@ -237,6 +234,8 @@ def _choices(hint: Any) -> tuple[str, ...]:
 
 
 def _typed(hint: Any, value: object, key: str, *, what: str, error: type[DocleakError]) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
     said, given = _said(hint), value
     shown = key.replace("_", "-")
     choices = _choices(hint)
@@ -245,7 +244,7 @@ def _typed(hint: Any, value: object, key: str, *, what: str, error: type[Docleak
             if said.values:
                 return said.values[value]
             value = said.read(value) if said.read is not None else _of_text(hint, value)
-        return _validated(hint, value)
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
     except (ValueError, KeyError) as fault:
         expected = f"one of {', '.join(choices)}" if choices else _expected(hint, fault)
         raise error(f"{what}: {shown} is {given!r}; expected {expected}.") from fault
@@ -257,12 +256,6 @@ def _of_text(hint: Any, text: str) -> object:
         return tuple(_of_text(typing.get_args(hint)[0], item) for item in items(text, "+"))
     numeric = hint in (int, float) or float in typing.get_args(hint)
     return number(text) if numeric else text
-
-
-def _validated(hint: Any, value: object) -> object:
-    from pydantic import ConfigDict, TypeAdapter
-
-    return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
 
 
 def _expected(hint: Any, fault: Exception) -> str:

@@ -103,7 +103,7 @@ def test_a_log_says_how_long_the_rest_takes(capsys: pytest.CaptureFixture[str]) 
     assert _left(an_hour_ago, 6, 8) == ", about 120 min left" and _left(an_hour_ago, 7, 8) == ", about 30 min left"
     assert _left([(time.monotonic() - 30, 0)], 1, 3) == ", about 60 s left"
     assert _left([], 5, 8) == _left(an_hour_ago, 5, 8) == _left(an_hour_ago, 8, 8) == ""
-    with counter(quiet=False) as on_unit:
+    with counter() as on_unit:
         on_unit(1, 3, "row")
         on_unit(2, 3, "row")
     lines = [line for line in capsys.readouterr().err.splitlines() if "units" in line]
@@ -356,25 +356,26 @@ def test_progress_is_not_on_standard_output(docleak: Docleak, tmp_path: Path) ->
     assert "evaluations" not in result.err, "the random guess makes none"
 
 
-def test_every_finished_unit_has_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(quiet=False) as watcher:
+def test_every_finished_unit_has_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with Progress() as watcher:
         watcher.began({"a": 10, "b": 10}, set())
         for number in (3, 10, 10):
             watcher.reached("a", number, 10)
         watcher.reached("b", 10, 10)
     lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 2" in line]
     assert [line.partition(",")[0] for line in lines] == ["a: 1 of 2 units", "b: 2 of 2 units"]
-    with Progress(quiet=False) as watcher:
+    with Progress() as watcher:
         watcher.began({"a": 10, "b": 10}, {"a"})
         watcher.reached("b", 10, 10)
     lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 2" in line]
     assert lines == ["b: 2 of 2 units"], "what was done before counts"
-    with Progress(quiet=False) as watcher:
+    with Progress() as watcher:
         watcher._first = [(time.monotonic() - 3600, 0)]
         watcher.began({"a": 10, "b": 10}, set())
         watcher.reached("a", 10, 10)
     assert "a: 1 of 2 units\n" in capsys.readouterr().err, "a study is not measured by the one before it"
-    with Progress(quiet=True) as watcher:
+    monkeypatch.setattr(sys, "argv", ["docleak", "--json"])
+    with Progress() as watcher:
         watcher.began({"a": 10}, set())
         watcher.reached("a", 10, 10)
     assert capsys.readouterr() == ("", "")
@@ -392,7 +393,7 @@ def test_a_resumed_bar_begins_at_what_is_done_and_its_eta_is_about_the_rest(monk
             made.append(self)
 
     monkeypatch.setattr(rich.progress, "Progress", Watched)
-    with Progress(quiet=False) as watcher:
+    with Progress() as watcher:
         (bar,) = made
         watcher.began(dict.fromkeys(("a", "b", "c", "d"), 100), {"a", "b", "c"})
         assert bar.tasks[0].percentage == 75

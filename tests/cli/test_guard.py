@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import MISSING
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +19,16 @@ from PIL import Image
 
 from docleak.cli import audit, studies
 from docleak.cli.app import command_line
+from docleak.cli.command import Line
 from docleak.cli.folders import MARKS, OWN
 from docleak.cli.guard import Bounded, Text, commands_of
-from docleak.cli.modes import MODES, NEEDS, mode_of
+from docleak.cli.modes import MODES, mode_of
+from docleak.cli.output import as_json
 from docleak.cli.studies import Late
 from docleak.documents.folder import save
 from docleak.documents.loaders import load_pages
 from docleak.documents.synthetic import make_pages
+from docleak.options import configured
 from docleak.studies.study import Study
 
 Command = Callable[..., tuple[Any, str, str]]
@@ -44,16 +48,23 @@ def refused(result: tuple[Any, str, str], *said: str) -> None:
 @pytest.mark.parametrize(("name", "parameter"), OPTIONS, ids=lambda value: getattr(value, "name", value))
 def test_every_number_has_a_range_and_every_text_is_looked_at(name: str, parameter: click.Parameter) -> None:
     kind = parameter.type
-    assert not isinstance(kind, click.types.IntParamType | click.types.FloatParamType), "give it a line in ranges.py"
+    assert not isinstance(kind, click.types.IntParamType | click.types.FloatParamType), "give it a range"
     assert isinstance(kind, Bounded | Text | click.types.BoolParamType), kind
 
 
-@pytest.mark.parametrize(
-    "option", [*NEEDS, *((name, key) for name in MODES for mode in MODES[name] for key in mode.options)]
-)
+@pytest.mark.parametrize("option", [(name, key) for name in MODES for mode in MODES[name] for key in mode.options])
 def test_the_tables_name_options_that_there_are(option: tuple[str, str]) -> None:
     name, key = option
     assert key in {parameter.opts[0] for parameter in COMMANDS[name].params}
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if isinstance(command, Line)])
+def test_what_an_option_needs_can_be_told_of_its_command(name: str) -> None:
+    line = COMMANDS[name]
+    assert isinstance(line, Line)
+    bare = configured(line.kind, {one.path: "x" for one in line.asked.values() if one.default is MISSING})
+    needs = [one.option.need for one in line.asked.values() if one.option.need and "." not in one.path]
+    assert all(isinstance(need.met(bare), bool) for need in needs)
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -177,7 +188,7 @@ def test_an_option_of_a_study_reaches_its_work(
     calls: list[str] = []
 
     def record(study: Study[Any], *asked: object) -> None:
-        calls.append(repr((study.config, study.device, asked)))
+        calls.append(repr((study.config, study.device, asked, as_json())))
 
     def whole(context: click.Context) -> None:
         options = {key: context.params[key] for key in ("out", "workers", "cluster", "json_output", "compare_defenses")}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from docleak.cli.ranges import range_of
+from docleak.cli.app import command_line
+from docleak.cli.command import Line
+from docleak.cli.guard import commands_of
 from docleak.documents.issuers import (
     FIRST,
     LAST,
@@ -73,7 +75,9 @@ def test_every_provider_has_a_page() -> None:
 
 @pytest.mark.parametrize("command", ["reproduce", "data make"])
 def test_no_command_takes_more_providers_than_there_are(command: str) -> None:
-    allowed = range_of(command, "--issuers")
+    line = dict(commands_of(command_line()))[command]
+    assert isinstance(line, Line)
+    allowed = line.asked["issuers"].option.range
     assert allowed is not None and allowed.most == len(NUMBERS)
 
 

@@ -31,28 +31,27 @@ def main() -> None:
 
     import docleak.runs.collector  # noqa: F401
     from docleak.cli.app import command_line
-    from docleak.cli.output import fail
+    from docleak.cli.output import as_json, fail
     from docleak.errors import DocleakError
 
     _keep_freed_memory()
-    as_json = "--json" in sys.argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without the letter
     umask = os.umask(0o077)  # what libraries write shows people's pages, too
     try:
-        code = command_line()(standalone_mode=not as_json)  # alone, typer draws its own panel of a wrong command line
+        code = command_line()(standalone_mode=not as_json())  # alone, typer draws its own panel of a wrong command line
         raise SystemExit(code if isinstance(code, int) else 0)
     except DocleakError as error:
-        fail(str(error), json_output=as_json)
+        fail(str(error))
     except UsageFault as error:
-        fail(error.format_message() or "no command was given; see docleak --help", json_output=as_json, code=2)
+        fail(error.format_message() or "no command was given; see docleak --help", code=2)
     except Abort:
-        fail("aborted", json_output=as_json)
+        fail("aborted")
     except OSError as error:  # a path that cannot be read or written; wherever docleak knows more, it says so itself
-        fail(f"{error}. Check the path, its permissions and the space left.", json_output=as_json)
+        fail(f"{error}. Check the path, its permissions and the space left.")
     except MemoryError as error:
-        fail(f"there is not enough memory for this ({error}). Ask for less of it.", json_output=as_json)
+        fail(f"there is not enough memory for this ({error}). Ask for less of it.")
     finally:
         os.umask(umask)
 

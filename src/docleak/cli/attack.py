@@ -47,12 +47,6 @@ def attacks() -> dict[str, tuple[str, str]]:
     return named | {name: (study, about) for name, (study, about, *_) in PARTS.items()}
 
 
-def _by_view() -> dict[str, dict[str, str]]:
-    known = attacks()
-    return {panel: {name: about for name, (study, about) in known.items() if study == view}
-            for view, panel in PANELS.items()}  # fmt: skip
-
-
 class AttackGroup(TyperGroup):
     """Attacks by name, several of one view with commas between them, and options behind a name's colon."""
 
@@ -70,7 +64,10 @@ class AttackGroup(TyperGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """``--list`` ends it."""
-        _list_if_asked(ctx, args, _by_view)
+        _list_if_asked(ctx, args, lambda: {
+            panel: {name: about for name, (study, about) in attacks().items() if study == view}
+            for view, panel in PANELS.items()
+        })  # fmt: skip
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
@@ -132,7 +129,7 @@ def _list_if_asked(ctx: click.Context, args: list[str], rows: Callable[[], Mappi
     if "--list" in args and "--help" not in args:
         if idle := [word for word in args if word not in ("--list", "--json")]:
             raise DocleakError(f"{' '.join(idle)} cannot be combined with --list, which only lists. Leave it out.")
-        list_all(rows(), "--json" in args)
+        list_all(rows())
         ctx.exit()
 
 

@@ -80,7 +80,7 @@ def audit_everything(ctx: click.Context) -> None:
     from docleak.studies.shipped import shipped_examples
 
     study, given, values = EVERYTHING.asked(ctx), EVERYTHING.given(ctx), ctx.params
-    config, out, as_json, asked = study.config, Path(values["out"]), values["json_output"], values["compare_defenses"]
+    config, out, asked = study.config, Path(values["out"]), values["compare_defenses"]
     plain = config.exposure == Exposure() and config.batch_size == 1 and config.rounds == 1
     if asked and not plain:
         raise DocleakError(
@@ -93,7 +93,7 @@ def audit_everything(ctx: click.Context) -> None:
     how = how_of(ctx, study.device)
 
     def carried_out(part: Study[Any], folder: Path) -> Run:
-        with Progress(quiet=as_json, out=folder) as watcher:
+        with Progress(out=folder) as watcher:
             return carry_out(part, folder, watcher=watcher, **how)
 
     with working_in(out):
@@ -104,4 +104,4 @@ def audit_everything(ctx: click.Context) -> None:
             carried_out(example, out / folder)
             report_on([out / folder])
         page, readings = report_on([out])
-    say(page, readings, json_output=as_json)
+    say(page, readings)

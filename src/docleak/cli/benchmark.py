@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from docleak.cli.output import Json, counter, emit, working_in
+from docleak.cli.output import counter, emit, working_in
+from docleak.documents.ranges import BUDGET, SEED
 from docleak.errors import RunError
 from docleak.files import require_place
+from docleak.options import Need, option, required
 
-app = typer.Typer(help="A frozen benchmark in files, for attacks of any framework.", no_args_is_help=True)
-
-Folder = Annotated[Path, typer.Argument(help="The benchmark's folder.")]
-Answers = Annotated[Path, typer.Argument(help="The entry's folder: entry.json, and a folder for each case.")]
-Key = Annotated[Path | None, typer.Option(help="Folder of the key; without it FOLDER.key.")]
+FOLDER: Any = required("The benchmark's folder.", argument=True)
+ANSWERS: Any = required("The entry's folder: entry.json, and a folder for each case.", argument=True)
+KEY: Any = option(None, "Folder of the key; without it FOLDER.key.")
 
 
 def _key_of(folder: Path, key: Path | None) -> Path:
     return key or folder.with_name(f"{folder.resolve().name}.key")
 
 
-@app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(help="New folder, for attackers.")],
-    key: Key = None,
-    seed: Annotated[int, typer.Option(help="Draws pages, clients and members; it is public.")] = 0,
-    private: Annotated[
-        bool, typer.Option("--private", help="Draw a secret seed of 128 bits, which stands in the key alone.")
-    ] = False,
-    json_output: Json = False,
-) -> None:
+    folder: Path = required("New folder, for attackers.", argument=True),
+    key: Path | None = KEY,
+    seed: int = option(
+        0, "Draws pages, clients and members; it is public.", range=SEED,
+        need=Need(lambda given: not given.private, "a public seed, not --private"),
+    ),
+    private: bool = option(False, "Draw a secret seed of 128 bits, which stands in the key alone."),
+) -> None:  # fmt: skip
     """Make the benchmark: what an attack may see in FOLDER, the truth in a key apart.
 
     Of a public seed anybody can make the key, so its leaderboard is on honour; --private makes a closed one.
@@ -41,23 +38,20 @@ def export(
     from docleak.studies.benchmark.export import export as make
 
     hidden = _key_of(folder, key)
-    with working_in(folder, whole=True, resumes=False), counter(quiet=json_output) as on_case:
+    with working_in(folder, whole=True, resumes=False), counter() as on_case:
         drawn = secrets.randbits(128) if private else seed
         about = make(folder, hidden, seed=drawn, public=not private, on_case=on_case)
     said = f"Version {about['version']}, edition {about['edition']}: {len(about['cases'])} cases in {folder}."
-    emit({**about, "folder": str(folder), "key": str(hidden)}, f"{said}\nThe key is in {hidden}: keep it apart.",
-         json_output=json_output)  # fmt: skip
+    emit({**about, "folder": str(folder), "key": str(hidden)}, f"{said}\nThe key is in {hidden}: keep it apart.")
 
 
-@app.command()
 def attack(
-    folder: Folder,
-    answers: Answers,
-    name: Annotated[str, typer.Option("--attack", help="An attack on gradients; see docleak attack --list.")],
-    budget: Annotated[int, typer.Option(help="Gradient evaluations per case.")] = 150,
-    seed: Annotated[int, typer.Option(help="Of the attack's own random numbers.")] = 0,
-    commit: Annotated[str, typer.Option(help="What code made the answers, for the leaderboard.")] = "",
-    json_output: Json = False,
+    folder: Path = FOLDER,
+    answers: Path = ANSWERS,
+    name: str = required("An attack on gradients; see docleak attack --list.", flag="--attack"),
+    budget: int = option(150, "Gradient evaluations per case.", range=BUDGET),
+    seed: int = option(0, "Of the attack's own random numbers.", range=SEED),
+    commit: str = option("", "What code made the answers, for the leaderboard."),
 ) -> None:
     """Enter one of docleak's attacks, which reads FOLDER alone and writes ANSWERS; finished cases are kept."""
     import docleak
@@ -67,32 +61,19 @@ def attack(
 
     ATTACKS.load(name)
     benchmark = opened(folder)
-    with working_in(answers), counter(quiet=json_output) as on_case:
-        entry = enter(
-            benchmark,
-            answers,
-            name,
-            budget=budget,
-            seed=seed,
-            commit=commit or f"docleak {docleak.__version__}",
-            on_case=on_case,
-        )
-    emit(entry, f"Answers of {entry['name']} are in {answers}.", json_output=json_output)
+    with working_in(answers), counter() as on_case:
+        commit = commit or f"docleak {docleak.__version__}"
+        entry = enter(benchmark, answers, name, budget=budget, seed=seed, commit=commit, on_case=on_case)
+    emit(entry, f"Answers of {entry['name']} are in {answers}.")
 
 
-@app.command()
 def score(
-    folder: Folder,
-    answers: Answers,
-    key: Key = None,
-    leaderboard: Annotated[
-        Path | None, typer.Option(help="JSON file to put the row into; the page stands beside it, as .md.")
-    ] = None,
-    missing_as_zero: Annotated[
-        bool, typer.Option("--missing-as-zero", help="Count cases without an answer as not read, instead of refusing.")
-    ] = False,
-    ocr: Annotated[str, typer.Option(help="What reads the pictures: rapidocr, tesseract, or trocr:DIR.")] = "rapidocr",
-    json_output: Json = False,
+    folder: Path = FOLDER,
+    answers: Path = ANSWERS,
+    key: Path | None = KEY,
+    leaderboard: Path | None = option(None, "JSON file to put the row into; the page stands beside it, as .md."),
+    missing_as_zero: bool = option(False, "Count cases without an answer as not read, instead of refusing."),
+    ocr: str = option("rapidocr", "What reads the pictures: rapidocr, tesseract, or trocr:DIR."),
 ) -> None:
     """Hold answers against the key; files that were changed, or answer another edition, are refused."""
     from docleak.metrics import load_engine
@@ -112,7 +93,7 @@ def score(
     tables = [table_of(track, about, [row]) for track, about in benchmark.about["tracks"].items()]
     said = [f"{table.title}\n{table.to_text()}\n{table.caption}" for table in tables]
     said += [f"Leaderboard: {leaderboard}, its page {leaderboard.with_suffix('.md')}"] if leaderboard else []
-    emit(row, "\n\n".join(said), json_output=json_output)
+    emit(row, "\n\n".join(said))
 
 
 def _require_board(file: Path, folder: Path) -> None:
@@ -126,3 +107,7 @@ def _require_board(file: Path, folder: Path) -> None:
         raise RunError(f"--leaderboard is {file}, which is new; its page would take the place of {page}. Name another.")
     for one in (file, page):
         require_place(one)
+
+
+ABOUT = "A frozen benchmark in files, for attacks of any framework."
+COMMANDS = (export, attack, score)

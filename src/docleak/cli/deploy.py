@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from docleak.cli.command import Line
 from docleak.cli.output import emit
+from docleak.documents.ranges import COUNT, DELTA, Range
+from docleak.options import option, required
 
-app = typer.Typer(
-    help="Run a federation over a network, on Flower's SuperLink and SuperNodes.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+PORT = Range(1, 65_535)
 
 
-@app.command()
 def init(
-    out: Annotated[Path, typer.Argument(help="New folder for the server's and the silos' files.")],
-    silos: Annotated[str, typer.Option(help="How many silos, or their names, separated by commas.")],
-    host: Annotated[str, typer.Option(help="Name or address under which silos reach the server.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the gate, the only one that silos reach.")] = 9443,
-    superlink_port: Annotated[int, typer.Option(help="Port of Flower's SuperLink on loopback.")] = 9442,
-    like: Annotated[
-        Path | None, typer.Option(help="A run of docleak train federated with the settings to use.")
-    ] = None,
-    evaluate_every: Annotated[int, typer.Option(help="Evaluate at the silos after so many rounds; 0 never.")] = 0,
-    timeout: Annotated[int, typer.Option(help="Seconds a silo has to answer.")] = 3600,
-    days: Annotated[int, typer.Option(help="Days the certificates are valid.")] = 365,
-    json_output: Json = False,
+    out: Path = required("New folder for the server's and the silos' files.", argument=True),
+    silos: str = required("How many silos, or their names, separated by commas."),
+    host: str = option("127.0.0.1", "Name or address under which silos reach the server."),
+    port: int = option(9443, "Port of the gate, the only one that silos reach.", range=PORT),
+    superlink_port: int = option(9442, "Port of Flower's SuperLink on loopback.", range=PORT),
+    like: Path | None = option(None, "A run of docleak train federated with the settings to use."),
+    evaluate_every: int = option(0, "Evaluate at the silos after so many rounds; 0 never.", range=COUNT),
+    timeout: int = option(3600, "Seconds a silo has to answer.", range=Range(1, 86_400 * 7)),
+    days: int = option(365, "Days the certificates are valid.", range=Range(1, 36_500)),
 ) -> None:
     """Write certificates, keys, configurations and start commands for a server and its silos."""
     from docleak.training.federated.deploy.folders import Deployment, silo_names, write_deployment
@@ -41,40 +32,35 @@ def init(
     federation = load_run(like).federation if like else Federation()
     folders = write_deployment(deployment, federation, out)
     listed = "\n".join(f"  {folder}" for folder in folders)
-    emit({"folders": [str(folder) for folder in folders]}, f"{listed}\nWhat to do: {out}/README.md",
-         json_output=json_output)  # fmt: skip
+    emit({"folders": [str(folder) for folder in folders]}, f"{listed}\nWhat to do: {out}/README.md")  # fmt: skip
 
 
-@app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="A server's or silo's folder that docleak deploy init wrote.")],
-    silo: Annotated[str, typer.Option(help="The silo's pages, which are opened. Empty: not looked at.")] = "",
-    server: Annotated[str, typer.Option(help="HOST:PORT of the gate, to which a connection is made.")] = "",
-    json_output: Json = False,
+    folder: Path = required("A server's or silo's folder that docleak deploy init wrote.", argument=True),
+    silo: str = option("", "The silo's pages, which are opened. Empty: not looked at."),
+    server: str = option("", "HOST:PORT of the gate, to which a connection is made."),
 ) -> None:
     """Say what would keep this party from working: files, key permissions, certificates, pages, connection."""
     from docleak.training.federated.deploy.check import check_folder
 
     notes = check_folder(folder, silo=silo, server=server)
-    emit({"folder": str(folder), "notes": notes}, "\n".join(["ok", *notes]), json_output=json_output)
+    emit({"folder": str(folder), "notes": notes}, "\n".join(["ok", *notes]))
 
 
-@app.command()
 def silo(
-    folder: Annotated[Path, typer.Argument(help="A silo's own folder: of docleak deploy init, or of its pages.")],
-    epsilon: Annotated[float | None, typer.Option(help="The most that all in its ledger may cost.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta that belongs to it.")] = None,
-    noise_std: Annotated[
-        float | None, typer.Option(help="Least standard deviation of its noise before M: z C / sqrt(shares).")
-    ] = None,
-    clients: Annotated[int | None, typer.Option(help="The most silos that may share the noise.")] = None,
-    unit: Annotated[str | None, typer.Option(help="Whose presence is hidden: provider, document, client.")] = None,
-    clip_norm: Annotated[float | None, typer.Option(help="The largest C.")] = None,
-    denominator: Annotated[int | None, typer.Option(help="The smallest M.")] = None,
-    evaluation: Annotated[
-        bool | None, typer.Option(help="Answer questions on kept documents; each time counts in its ledger.")
-    ] = None,
-    json_output: Json = False,
+    folder: Path = required("A silo's own folder: of docleak deploy init, or of its pages.", argument=True),
+    epsilon: float | None = option(None, "The most that all in its ledger may cost.", range=Range(0, 1e9, above=True)),
+    delta: float | None = option(None, "Delta that belongs to it.", range=DELTA),
+    noise_std: float | None = option(
+        None, "Least standard deviation of its noise before M: z C / sqrt(shares).", range=Range(0, 1e9)
+    ),
+    clients: int | None = option(None, "The most silos that may share the noise.", range=Range(1, 1_000)),
+    unit: str | None = option(None, "Whose presence is hidden: provider, document, client."),
+    clip_norm: float | None = option(None, "The largest C.", range=Range(0, 1e6, above=True)),
+    denominator: int | None = option(None, "The smallest M.", range=Range(0, 10**12)),
+    evaluation: bool | None = option(
+        None, "Answer questions on kept documents; each time counts in its ledger.", both=True
+    ),
 ) -> None:
     """Show what a silo has spent, and what it takes part in whatever the server sends; options change the latter."""
     from docleak.training.federated.silo_ledger import change_limits
@@ -84,24 +70,19 @@ def silo(
         "clip_norm": clip_norm, "denominator": denominator, "evaluation": evaluation,
     }  # fmt: skip
     ledger = change_limits(folder, {name: value for name, value in asked.items() if value is not None})
-    emit(ledger.facts(), ledger.sentence(), json_output=json_output)
+    emit(ledger.facts(), ledger.sentence())
 
 
-@app.command()
 def node(
-    folder: Annotated[Path, typer.Argument(help="The silo's folder that docleak deploy init wrote.")],
-    name: Annotated[str, typer.Option(help="The silo's name.")],
-    pages: Annotated[Path, typer.Option(help="The folder of its pages.")],
-    server: Annotated[str, typer.Option(help="HOST:PORT of the gate.")],
-    port: Annotated[int, typer.Option(help="Port of the node itself, on loopback.")] = 9094,
-    model: Annotated[str, typer.Option(help="The model, where the server's name of it means nothing here.")] = "",
-    secure_threshold: Annotated[int, typer.Option(help="Silos that a secure sum must be over, at least.")] = 2,
-    guard: Annotated[
-        bool, typer.Option("--guard", help="Inspect each model before training it; refuse a manipulated one.")
-    ] = False,
-    any_code: Annotated[
-        bool, typer.Option("--any-code", help="Execute whatever code the server sends, not docleak's own app only.")
-    ] = False,
+    folder: Path = required("The silo's folder that docleak deploy init wrote.", argument=True),
+    name: str = required("The silo's name."),
+    pages: Path = required("The folder of its pages."),
+    server: str = required("HOST:PORT of the gate."),
+    port: int = option(9094, "Port of the node itself, on loopback.", range=PORT),
+    model: str = option("", "The model, where the server's name of it means nothing here."),
+    secure_threshold: int = option(2, "Silos that a secure sum must be over, at least.", range=Range(0, 1_000)),
+    guard: bool = option(False, "Inspect each model before training it; refuse a manipulated one."),
+    any_code: bool = option(False, "Execute whatever code the server sends, not docleak's own app only."),
 ) -> None:
     """Run a silo's node until it is stopped, and again whenever it loses its server; its processes end with it."""
     from docleak.training.federated.deploy.start import run_node
@@ -112,10 +93,9 @@ def node(
     )  # fmt: skip
 
 
-@app.command()
 def superlink(
-    folder: Annotated[Path, typer.Argument(help="The server's folder that docleak deploy init wrote.")],
-    port: Annotated[int, typer.Option(help="Port of the SuperLink, on loopback.")] = 9442,
+    folder: Path = required("The server's folder that docleak deploy init wrote.", argument=True),
+    port: int = option(9442, "Port of the SuperLink, on loopback.", range=PORT),
 ) -> None:
     """Run Flower's SuperLink with the silos' keys until it is stopped, and again whenever it ends."""
     from docleak.training.federated.deploy.start import run_superlink
@@ -123,18 +103,20 @@ def superlink(
     run_superlink(folder, port=port)
 
 
-@app.command()
 def gate(
-    folder: Annotated[Path, typer.Argument(help="The server's folder, with its certificate.")],
-    superlink: Annotated[str, typer.Option(help="Address of the SuperLink on loopback.")],
-    listen: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 9443,
-    json_output: Json = False,
+    folder: Path = required("The server's folder, with its certificate.", argument=True),
+    superlink: str = required("Address of the SuperLink on loopback."),
+    listen: str = option("127.0.0.1", "Address to listen on."),
+    port: int = option(9443, "Port to listen on.", range=PORT),
 ) -> None:
     """Forward what silos may ask of the SuperLink, and refuse the rest; runs until it is stopped."""
     from docleak.training.federated.deploy.gate import serve
     from docleak.training.federated.deploy.start import check_apart
 
     check_apart(folder)
-    emit({"listening": f"{listen}:{port}"}, f"gate: {listen}:{port} to {superlink}", json_output=json_output)
+    emit({"listening": f"{listen}:{port}"}, f"gate: {listen}:{port} to {superlink}")
     serve(superlink, folder, host=listen, port=port)
+
+
+ABOUT = "Run a federation over a network, on Flower's SuperLink and SuperNodes."
+COMMANDS = (init, check, silo, Line(node, "deploy", endless=True), Line(superlink, "deploy", endless=True), gate)

@@ -3,7 +3,7 @@ another kind of run, and files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,10 @@ def refuse_foreign(command: str, values: Mapping[str, Any]) -> None:
 def refuse_places(command: str, values: Mapping[str, Any]) -> None:
     """RunError for a file that ends in something else than its option's, is named by another option, too, lies where
     none can be written, or is part of a run or a data set. ``values`` are the command's options."""
-    outputs = dict(_outputs(command, values))
-    others = [(name, path) for name, value in values.items() if name not in outputs for path in _paths(value)]
+    files = {*ENDINGS, *(("--out",) if command in FILES else ())}
+    outputs = {name: value for name, value in values.items() if isinstance(value, Path) and name in files}
+    given = ((name, value if isinstance(value, list | tuple) else [value]) for name, value in values.items())
+    others = [(name, one) for name, of in given if name not in outputs for one in of if isinstance(one, Path)]
     for name, file in outputs.items():
         if file.exists() and not file.is_file() and not file.is_dir():
             continue  # a device or a pipe
@@ -91,14 +93,3 @@ def refuse_places(command: str, values: Mapping[str, Any]) -> None:
                 "would take its place. Name another file."
             )
         require_place(file)
-
-
-def _outputs(command: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    for name, value in values.items():
-        if isinstance(value, Path) and (name in ENDINGS or (name == "--out" and command in FILES)):
-            yield name, value
-
-
-def _paths(value: object) -> list[Path]:
-    given = value if isinstance(value, list | tuple) else [value]
-    return [one for one in given if isinstance(one, Path)]

@@ -1,27 +1,22 @@
 """What is checked of every command line at one place, before its command runs: ranges, unused options, folders, files.
 
-``Guarded`` is the group at the root of the command line. It walks over all commands when it is made, so a new one is
-guarded without a word; ``ranges``, ``modes`` and ``folders`` hold the tables. Commands of studies, whose options come
-of their configurations, call ``check_values`` themselves.
+Every command calls ``check_values``; ``modes`` and ``folders`` hold the tables.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import wraps
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
-from typer.core import TyperGroup
 
 from docleak.cli.folders import refuse_foreign, refuse_places
 from docleak.cli.modes import refuse_unused
-from docleak.cli.output import fail, note
-from docleak.cli.ranges import range_of
+from docleak.cli.output import note
 from docleak.documents.ranges import Range, check_range
 from docleak.errors import DocleakError, DocumentError
 
@@ -32,16 +27,6 @@ PAGES = ("--documents", "documents", "--public-documents", "--test-documents")
 PAGES_APART = ("train federated", "audit updates")
 #: Commands whose exit code 1 is a finding, so that what cannot be told is 2.
 TELLING = ("check",)
-
-
-class Guarded(TyperGroup):
-    """The root group; every command below it is guarded."""
-
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        super().__init__(*args, **keywords)
-        _suggest_once(self)
-        for path, command in commands_of(self):
-            _guard(path, command)
 
 
 def commands_of(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -55,54 +40,21 @@ def commands_of(group: click.Group, above: str = "") -> Iterator[tuple[str, clic
             yield f"{above}{name}", command
 
 
-def _suggest_once(group: click.Group) -> None:
-    """click says "Did you mean" of itself; typer would say it again."""
-    if isinstance(group, TyperGroup):
-        group.suggest_commands = False
-    for command in group.commands.values():
-        if isinstance(command, click.Group):
-            _suggest_once(command)
-
-
-def _guard(path: str, command: click.Command) -> None:
-    for parameter in command.params:
-        allowed = range_of(path, parameter.opts[0])
-        if isinstance(parameter.type, click.types.IntParamType | click.types.FloatParamType) and allowed is not None:
-            parameter.type = Bounded(parameter.type, allowed)
-            if isinstance(parameter, click.Option):
-                parameter.help = f"{parameter.help or ''} ({allowed})".strip()
-        elif isinstance(parameter.type, click.Path | click.types.StringParamType):
-            parameter.type = Text(parameter.type)
-    body = command.callback
-    assert body is not None
-    command.callback = _guarded(path, command, body)
-
-
-def _guarded(path: str, command: click.Command, body: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(body)
-    def run(**values: Any) -> Any:
-        try:
-            check_values(path, command, click.get_current_context())
-        except DocleakError as error:
-            if path in TELLING:
-                fail(str(error), json_output=bool(values.get("json_output")), code=2)
-            raise
-        return body(**values)
-
-    return run
-
-
 def typed(context: click.Context, name: str) -> bool:
     """Whether the parameter stands on the command line."""
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def check_values(path: str, command: click.Command, context: click.Context) -> None:
-    """DocleakError for options that do nothing beside the others, a folder of another kind, or unreadable pages."""
+def check_values(
+    path: str, command: click.Command, context: click.Context, refuse_idle: Callable[[], None] = lambda: None
+) -> None:
+    """DocleakError for options that do nothing beside the others, a folder of another kind, or unreadable pages.
+    ``refuse_idle`` is called for what options need one by one."""
     given = [p.opts[0] for p in command.params if typed(context, str(p.name))]
     values = _named(command, context.params)
     _note_repeated(command, sys.argv[1:])
     refuse_unused(path, given, values)
+    refuse_idle()
     refuse_foreign(path, values)
     refuse_places(path, values)
     _check_sources(path, values)
@@ -176,14 +128,10 @@ def _check_pages(spec: str) -> None:
 def _named(command: click.Command, values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by the option's first spelling, such as "--out", or the argument's name."""
     return {
-        parameter.opts[0]: Path(value) if _is_path(parameter) and isinstance(value, str) else value
+        parameter.opts[0]: Path(value) if isinstance(value, str) and isinstance(kind, click.Path) else value
         for parameter in command.params
-        for value in [values.get(str(parameter.name))]
+        for value, kind in [(values.get(str(parameter.name)), getattr(parameter.type, "text", None))]
     }
-
-
-def _is_path(parameter: click.Parameter) -> bool:
-    return isinstance(parameter.type, Text) and isinstance(parameter.type.text, click.Path)
 
 
 class Bounded(click.ParamType[Any]):
@@ -215,16 +163,12 @@ class Text(click.ParamType[Any]):
             raise DocleakError(f"{_spelt(param)} is empty; expected a path. Write . for the folder you are in.")
         converted = self.text.convert(value, param, ctx)
         if isinstance(self.text, click.Path):
-            _check_path(Path(converted), param)
+            try:
+                Path(converted).exists()
+            except OSError as fault:
+                why = f"no such path can be used ({fault.strerror}). Pass another."
+                raise DocleakError(f"{_spelt(param)}: {why}") from fault
         return converted
-
-
-def _check_path(path: Path, param: click.Parameter | None) -> None:
-    """DocleakError for a path that no file system takes."""
-    try:
-        path.exists()
-    except OSError as fault:
-        raise DocleakError(f"{_spelt(param)}: no such path can be used ({fault.strerror}). Pass another.") from fault
 
 
 def _spelt(param: click.Parameter | None) -> str:

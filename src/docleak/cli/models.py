@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import typer
+from docleak.cli.command import DRAWN
+from docleak.cli.output import as_json, emit, working_in
+from docleak.documents.ranges import SEED, Range
+from docleak.options import option, required
 
-from docleak.cli.output import Json, emit, working_in
 
-app = typer.Typer(help="Shipped checkpoints and how they are made.", no_args_is_help=True)
-
-
-@app.command(name="list")
-def list_models(json_output: Json = False) -> None:
+def list_models() -> None:
     """List the shipped checkpoints with size, recipe and answer quality."""
     from docleak.models import SHIPPED, model_card
     from docleak.models.shipped import CHECKPOINTS, SHIPPED_ENCODERS
@@ -27,7 +25,7 @@ def list_models(json_output: Json = False) -> None:
     for name, row in rows.items():
         lines.append(f"{name:20} {row['title']}: {row.get('parameters', 0):,} parameters, {_quality(row)}")
         lines.append(f"{'':21}{row.get('recipe', '')}")
-    emit(rows, "\n".join(lines), json_output=json_output)
+    emit(rows, "\n".join(lines))
 
 
 def _quality(card: Mapping[str, Any]) -> str:
@@ -41,19 +39,14 @@ def _quality(card: Mapping[str, Any]) -> str:
     return "untrained"
 
 
-@app.command()
 def pretrain(
-    architecture: Annotated[
-        str,
-        typer.Argument(help="donut, layoutlmv3, vt5, vt5-public, fedocvqa; layoutlm, bros, bert, layoutlmv3-words."),
-    ],
-    out: Annotated[Path, typer.Argument(help="Folder for the checkpoints: start and trained, or an encoder's one.")],
-    steps: Annotated[int, typer.Option(help="Training steps; 0 means the recorded recipe's.")] = 0,
-    documents: Annotated[
-        str, typer.Option(help="layoutlm and the others that guess words: pages to train on beside the invoices.")
-    ] = "",
-    seed: Annotated[int, typer.Option(help="Seed of initialisation, pages and order.")] = 0,
-    json_output: Json = False,
+    architecture: str = required(
+        "donut, layoutlmv3, vt5, vt5-public, fedocvqa; layoutlm, bros, bert, layoutlmv3-words.", argument=True
+    ),
+    out: Path = required("Folder for the checkpoints: start and trained, or an encoder's one.", argument=True),
+    steps: int = option(0, "Training steps; 0 means the recorded recipe's.", range=Range(0, 10_000_000)),
+    documents: str = option("", "layoutlm and the others that guess words: pages to train on beside the invoices."),
+    seed: int = option(0, "Seed of initialisation, pages and order.", range=SEED),
 ) -> None:
     """Make the tiny checkpoints: initialise, save the start, train on synthetic invoices, save, measure on others."""
     from docleak.errors import ModelError
@@ -64,34 +57,25 @@ def pretrain(
         raise ModelError(f"--documents is for models that guess words ({', '.join(TINY)}); leave it out.")
     make = partial(make_encoder, documents=documents) if architecture in TINY else make_checkpoints
     with working_in(out, resumes=False):
-        card = make(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
-    emit(card, f"{card['recipe']}\n{_quality(card)}, saved in {out}", json_output=json_output)
+        card = make(architecture, out, steps=steps or None, seed=seed, quiet=as_json())
+    emit(card, f"{card['recipe']}\n{_quality(card)}, saved in {out}")
 
 
-@app.command()
 def assemble(
-    architecture: Annotated[str, typer.Argument(help="vt5 or fedocvqa.")],
-    out: Annotated[Path, typer.Argument(help="New folder for the model, which every command takes as --model.")],
-    text: Annotated[str, typer.Option(help="The T5 (t5-base): directory of save_pretrained, or hub name.")],
-    vision: Annotated[str, typer.Option(help="vt5: a DiT or BEiT. fedocvqa: a ViT-MAE, as wide as the T5.")],
-    seed: Annotated[int, typer.Option(help="Draws the spatial tables and projections that join the two.")] = 0,
-    allow_pickle: Annotated[
-        bool,
-        typer.Option("--allow-pickle", help="Read pytorch_model.bin (weights only) where there are no safetensors."),
-    ] = False,
-    parts_are_public: Annotated[
-        bool,
-        typer.Option(
-            "--parts-are-public",
-            help="Declare that parts of which nothing is recorded saw no private pages. "
-            "It is recorded as your declaration.",
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check that the two fit and print sizes; read no weights.")
-    ] = False,
-    json_output: Json = False,
-) -> None:
+    architecture: str = required("vt5 or fedocvqa.", argument=True),
+    out: Path = required("New folder for the model, which every command takes as --model.", argument=True),
+    text: str = required("The T5 (t5-base): directory of save_pretrained, or hub name."),
+    vision: str = required("vt5: a DiT or BEiT. fedocvqa: a ViT-MAE, as wide as the T5."),
+    seed: int = option(0, "Draws the spatial tables and projections that join the two.", range=SEED),
+    allow_pickle: bool = option(
+        False, "Read pytorch_model.bin (weights only) where there are no safetensors."
+    ),
+    parts_are_public: bool = option(
+        False, "Declare that parts of which nothing is recorded saw no private pages. It is recorded as your "
+        "declaration.",
+    ),
+    dry_run: bool = option(False, "Check that the two fit and print sizes; read no weights."),
+) -> None:  # fmt: skip
     """Put a VT5 or FeDocVQA's model together from a published T5 and a published picture encoder."""
     from docleak.models.assemble import assemble as put_together
     from docleak.training.lineage import assembled
@@ -104,26 +88,23 @@ def assemble(
     if not dry_run:
         lineage = assembled(out, [text, vision], public=parts_are_public)
         card, said = {**card, "lineage": lineage.to_dict()}, f"{said}, saved in {out}\nIts origin is {lineage.origin}."
-    emit(card, said, json_output=json_output)
+    emit(card, said)
 
 
-@app.command()
 def make(
-    name: Annotated[
-        str, typer.Argument(help="A published checkpoint, such as donut-base, or a vision-language family; see --list.")
-    ] = "",
-    out: Annotated[Path | None, typer.Argument(help="New folder for it; empty: the checkpoint's name.")] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="List the published checkpoints and stop.")] = False,
-    seed: Annotated[int, typer.Option(help="Draws the weights.")] = 0,
-    spread: Annotated[
-        bool,
-        typer.Option("--spread", help="Draw weights so that gradients of all layers are alike in size, as of a trained "
-                     "model; else as the constructor does."),
-    ] = False,
-    narrow: Annotated[
-        bool, typer.Option("--narrow", help="The same files and tensors, but small: to try commands, not to measure.")
-    ] = False,
-    json_output: Json = False,
+    name: str = option(
+        "", "A published checkpoint, such as donut-base, or a vision-language family; see --list.", argument=True
+    ),
+    out: Path | None = option(
+        None, "New folder for it; empty: the checkpoint's name.", argument=True
+    ),
+    show_list: bool = option(False, "List the published checkpoints and stop.", "--list"),
+    seed: int = option(0, "Draws the weights.", range=SEED),
+    spread: bool = option(
+        False, "Draw weights so that gradients of all layers are alike in size, as of a trained model; else as the "
+        "constructor does.",
+    ),
+    narrow: bool = option(False, "The same files and tensors, but small: to try commands, not to measure."),
 ) -> None:  # fmt: skip
     """Make a checkpoint that papers begin with, of its published size and files, but with random weights."""
     from docleak.models.published import PUBLISHED, published
@@ -141,7 +122,7 @@ def make(
                   "seen": row.seen, "inferred": row.inferred}
             for one, row in known.items()
         }  # fmt: skip
-        emit(listed, "\n".join(lines), json_output=json_output)
+        emit(listed, "\n".join(lines))
         return
     from docleak.models.published import make as write
 
@@ -152,18 +133,14 @@ def make(
             card = make_tiny(name, folder, seed=seed, initialisation=drawn, narrow=narrow)
         else:
             card = write(name, folder, seed=seed, initialisation=drawn, scale="narrow" if narrow else "published")
-    emit(card, f"{card['recipe']}, saved in {folder}", json_output=json_output)
+    emit(card, f"{card['recipe']}, saved in {folder}")
 
 
-@app.command()
 def adapt(
-    model: Annotated[str, typer.Argument(help="The base: shipped name, directory or hub name.")],
-    out: Annotated[Path, typer.Argument(help="New folder for the adapters, which every command takes as --model.")],
-    lora: Annotated[
-        str, typer.Option(help="r=8,alpha=16,targets=q_proj+v_proj; without targets every linear layer.")
-    ] = "r=8",
-    seed: Annotated[int, typer.Option(help="Draws the adapters.")] = 0,
-    json_output: Json = False,
+    model: str = required("The base: shipped name, directory or hub name.", argument=True),
+    out: Path = required("New folder for the adapters, which every command takes as --model.", argument=True),
+    lora: str = option("r=8", "r=8,alpha=16,targets=q_proj+v_proj; without targets every linear layer."),
+    seed: int = option(0, "Draws the adapters.", range=SEED),
 ) -> None:
     """Put low-rank adapters (LoRA) on a model: the base is frozen, and the adapters are what clients train and send."""
     from docleak.models.lora import Lora
@@ -173,19 +150,16 @@ def adapt(
         card = write(model, out, Lora.parsed(lora), seed=seed)
     said = f"LoRA of rank {card['r']} on {', '.join(card['targets'])}"
     emit(
-        card, f"{said}: {card['trainable']:,} of {card['parameters']:,} parameters to train, saved in {out}",
-        json_output=json_output,
+        card, f"{said}: {card['trainable']:,} of {card['parameters']:,} parameters to train, saved in {out}"
     )  # fmt: skip
 
 
-@app.command()
 def attention(
-    models: Annotated[list[str], typer.Argument(help="Donuts: shipped names, directories or hub names.")],
-    out: Annotated[Path, typer.Option(help="The picture, a PNG.")] = Path("attention.png"),
-    documents: Annotated[str, typer.Option(help="synthetic, a folder, or FORMAT:PATH; its first page.")] = "synthetic",
-    key: Annotated[str, typer.Option(help="The field that is asked for; empty: the first question.")] = "date",
-    seed: Annotated[int, typer.Option(help="Seed of the synthetic page.")] = 0,
-    json_output: Json = False,
+    models: tuple[str, ...] = required("Donuts: shipped names, directories or hub names.", argument=True),
+    out: Path = option(Path("attention.png"), "The picture, a PNG."),
+    documents: str = option("synthetic", "synthetic, a folder, or FORMAT:PATH; its first page."),
+    key: str = option("date", "The field that is asked for; empty: the first question."),
+    seed: int = option(0, "Seed of the synthetic page.", range=SEED, need=DRAWN),
 ) -> None:
     """Where a Donut's decoder looks for each character of an answer (GI-DQA, figure 5)."""
     from docleak.files import write_png
@@ -199,4 +173,8 @@ def attention(
     spread = {m.name: spread_of(attention_maps(m, m.fit(page), question)) for m in loaded}
     write_png(out, attention_picture(loaded, page, question))
     text = "\n".join(f"{name}: attention spread over {cells:.1f} cells" for name, cells in spread.items())
-    emit({"picture": str(out), "cells": spread}, f"{text}\n{out}", json_output=json_output)
+    emit({"picture": str(out), "cells": spread}, f"{text}\n{out}")
+
+
+ABOUT = "Shipped checkpoints and how they are made."
+COMMANDS = (list_models, pretrain, assemble, make, adapt, attention)

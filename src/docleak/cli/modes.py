@@ -1,7 +1,7 @@
 """Which option belongs to which mode of a command: one that does nothing in the chosen mode is refused, not ignored.
 
-A command without a line in ``MODES`` has one mode, to which all its options belong. ``NEEDS`` holds options that do
-something only beside another option's value. Options of studies say both themselves (``docleak.options``).
+A command without a line in ``MODES`` has one mode, to which all its options belong. What an option needs one by one
+stands beside it (``docleak.options``).
 """
 
 from __future__ import annotations
@@ -11,15 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from docleak.errors import DocleakError
-from docleak.options import Need, said_idle
 
 Values = Mapping[str, Any]
-
-
-def _drawn(spec: str) -> bool:
-    from docleak.documents.loaders import drawn
-
-    return drawn(spec)
 
 
 def _pdfs(spec: str) -> bool:
@@ -50,10 +43,6 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(f"--{word}" for word in text.split())
 
 
-def _always(values: Values) -> bool:
-    return True
-
-
 _ROWS = ("scale out model documents test-documents pages rounds issuers per-issuer budget image-size ocr seed rows "
          "device json")  # fmt: skip
 _MADE = "seed count json"
@@ -67,17 +56,18 @@ MODES: dict[str, tuple[Mode, ...]] = {
              "one row after the other is tried, in one process each"),
         Mode("--cluster", lambda v: bool(v["--cluster"]), _words(f"cluster dry-run until-decided {_ROWS}") | {"name"},
              "the scheduler's workers do the work"),
-        Mode("a recipe", _always, _words(f"dry-run until-decided workers {_ROWS}") | {"name"}, "it is run"),
+        Mode("a recipe", lambda v: True, _words(f"dry-run until-decided workers {_ROWS}") | {"name"}, "it is run"),
     ),
     "models make": (
         Mode("the list of checkpoints", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),
              "it only lists them; name one"),
-        Mode("a checkpoint", _always, _words("seed spread narrow json") | {"name", "out"}, "it is made"),
+        Mode("a checkpoint", lambda v: True, _words("seed spread narrow json") | {"name", "out"}, "it is made"),
     ),
     "data convert": (
         Mode("pdf:FOLDER", lambda v: _pdfs(v["documents"]),
              _words("values public dpi text-from ocr count json") | {"documents", "out"}, "PDFs are read"),
-        Mode("another format", _always, _words("image-root count json") | {"documents", "out"}, "pages are copied"),
+        Mode("another format", lambda v: True, _words("image-root count json") | {"documents", "out"},
+             "pages are copied"),
     ),
     "data make": (
         Mode("--pdf", lambda v: bool(v["--pdf"]), _words("pdf documents seed count json") | {"out"}, "PDFs are made"),
@@ -88,26 +78,9 @@ MODES: dict[str, tuple[Mode, ...]] = {
              "its invoices are made; --issuers and --per-issuer say how many"),
         Mode("--partition", lambda v: v["--partition"] is not None,
              _words(f"partition documents by {_MADE}") | {"out"}, "it divides pages"),
-        Mode("pages without --partition", _always, _words(f"width height {_MADE}") | {"out"}, "they are synthetic"),
+        Mode("pages without --partition", lambda v: True, _words(f"width height {_MADE}") | {"out"},
+             "they are synthetic"),
     ),
-}  # fmt: skip
-
-
-def _divided_already(values: Values) -> bool:
-    return bool(values["--blue-red"]) and values["--by"] == "clients"
-
-
-#: (command, option) -> what it needs.
-NEEDS: dict[tuple[str, str], Need] = {
-    ("data make", "--partition"): Need(lambda v: not _divided_already(v), "docleak's own division, not --by clients"),
-    ("data make", "--seed"): Need(lambda v: not _divided_already(v), "docleak's own division, not --by clients"),
-    ("data convert", "--ocr"): Need(lambda v: v["--text-from"] != "layer", "--text-from auto or ocr"),
-    ("data convert", "--public"): Need(lambda v: v["--values"] is not None, "--values"),
-    ("data inspect", "--seed"): Need(lambda v: _drawn(v["documents"]), "synthetic pages and drawn tables"),
-    ("guard", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
-    ("models attention", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
-    ("benchmark export", "--seed"): Need(lambda v: not v["--private"], "a public seed, not --private"),
-    ("budget", "--published"): Need(lambda v: v["--client-rate"] != "1", "--client-rate below 1"),
 }  # fmt: skip
 
 
@@ -121,13 +94,6 @@ def refuse_unused(command: str, given: Collection[str], values: Values) -> None:
     mode = mode_of(command, values)
     if mode is not None and (idle := [option for option in given if option not in mode.options]):
         raise DocleakError(_sentence(command, mode, idle))
-    unmet: dict[str, list[str]] = {}
-    for option in given:
-        need = NEEDS.get((command, option))
-        if need is not None and not need.met(values):
-            unmet.setdefault(need.what, []).append(option)
-    for what, options in unmet.items():
-        raise DocleakError(said_idle(options, what))
 
 
 def _sentence(command: str, mode: Mode, idle: list[str]) -> str:

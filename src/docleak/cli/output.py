@@ -8,28 +8,32 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
 import typer
 
 from docleak.documents.visible import visible
+from docleak.errors import DocleakError
 from docleak.spec import counted_words
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+def as_json() -> bool:
+    """Whether --json stands on the command line, also on one that cannot be parsed."""
+    return "--json" in sys.argv
 
 
-def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:
+def emit(value: Mapping[str, object], text: str) -> None:
     """Print ``text``, or ``value`` as one JSON object where --json was given."""
-    print(json.dumps(value, indent=2, default=str) if json_output else visible(text))
+    print(json.dumps(value, indent=2, default=str) if as_json() else visible(text))
 
 
-def list_all(groups: Mapping[str, Mapping[str, str]], json_output: bool) -> None:
+def list_all(groups: Mapping[str, Mapping[str, str]]) -> None:
     """Print what there is: under headings names, and what each is in a line; in JSON without headings."""
     rows = {name: text for group in groups.values() for name, text in group.items()}
     width, lines = max(map(len, rows), default=0) + 2, list[str]()
     for heading, group in groups.items():
         lines += ["", f"{heading}:", *(f"  {name:{width}}{text}" for name, text in group.items())]
-    emit(rows, "\n".join(lines[1:]), json_output=json_output)
+    emit(rows, "\n".join(lines[1:]))
 
 
 def note(text: str) -> None:
@@ -37,27 +41,30 @@ def note(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-def fail(message: str, *, json_output: bool, code: int = 1) -> NoReturn:
+def fail(message: str, *, code: int = 1) -> NoReturn:
     """Print the error and exit with ``code``."""
-    if json_output:
+    if as_json():
         print(json.dumps({"error": message}))
     note(f"docleak: {message}")
     raise SystemExit(code)
 
 
+def end_with(error: DocleakError) -> NoReturn:
+    """Exit code 1: by the error, or in silence where the result is printed already as one JSON object, which a second
+    one with the error would make unreadable."""
+    raise typer.Exit(1) if as_json() else error
+
+
 @contextmanager
-def counter(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar over finished units with ETA, on stderr; a line per unit where it is no terminal."""
-    if quiet:
-        yield lambda done, total, label: None
-        return
+def counter() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar over finished units with ETA, on stderr; a line per unit where it is no terminal; nothing with --json."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=as_json())
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("ETA"),
                TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=as_json()) as bar:
         task = bar.add_task("starting", total=None)
         first: list[tuple[float, int]] = []  # when, and how many units were finished before
 
@@ -83,49 +90,44 @@ def _left(first: Sequence[tuple[float, int]], done: int, total: int) -> str:
 class Progress:
     """Watches studies: a bar over all units' sizes with ETA on stderr, a line per unit where it is no terminal.
 
-    The ETA is about what is left, at the speed of this call. ``quiet`` shows nothing. ``out`` is the run's folder.
+    The ETA is about what is left, at the speed of this call. With --json nothing is shown. ``out`` is the run's folder.
     """
 
-    def __init__(self, *, quiet: bool, out: Path | None = None) -> None:
-        self.quiet, self.out = quiet, out
-        self._sizes: dict[str, int] = {}
-        self._done: dict[str, int] = {}
-        self._first: list[tuple[float, int]] = []  # when, and how many units were finished before
-
-    def __enter__(self) -> Progress:
-        if self.quiet:
-            return self
+    def __init__(self, *, out: Path | None = None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        self._console = Console(stderr=True)
+        self.out = out
+        self._sizes: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        self._first: list[tuple[float, int]] = []  # when, and how many units were finished before
+        self._console = Console(stderr=True, quiet=as_json())
         self._bar = Bar(
             TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
             TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(), console=self._console, transient=True,
+            disable=as_json(),
         )  # fmt: skip
-        self._bar.start()
         self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
         return self
 
     def __exit__(self, *fault: object) -> None:
-        if not self.quiet:
-            self._bar.stop()
+        self._bar.stop()
 
     def began(self, sizes: Mapping[str, int], finished: Collection[str]) -> None:
         """How many units there are, and how many are done already."""
         self._sizes, self._first = dict(sizes), []
         self._done = {label: size if label in finished else 0 for label, size in sizes.items()}
-        if not self.quiet:
-            there = counted_words(len(sizes), "unit")
-            where = f"; what is finished appears in {self.out / 'units'}" if self.out else ""
-            self.said(f"{there}{f', {len(finished)} done already' if finished else ''}{where}.")
-            self._bar.update(self._task, total=sum(sizes.values()) or 1, completed=sum(self._done.values()))
+        there = counted_words(len(sizes), "unit")
+        where = f"; what is finished appears in {self.out / 'units'}" if self.out else ""
+        self.said(f"{there}{f', {len(finished)} done already' if finished else ''}{where}.")
+        self._bar.update(self._task, total=sum(sizes.values()) or 1, completed=sum(self._done.values()))
 
     def reached(self, label: str, number: int, of: int) -> None:
         """A unit is so far."""
-        if self.quiet:
-            return
         first = self._done.get(label, 0) < of <= number
         self._done[label] = min(of, max(number, self._done.get(label, 0)))
         self._bar.update(self._task, completed=sum(self._done.values()), description=visible(label))
@@ -136,8 +138,7 @@ class Progress:
 
     def said(self, text: str) -> None:
         """A line of its own."""
-        if not self.quiet:
-            self._console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
+        self._console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

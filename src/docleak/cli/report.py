@@ -4,44 +4,33 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
 from docleak.cli.output import emit, fail, note
 from docleak.cli.studies import say
 from docleak.errors import DocleakError
+from docleak.options import option, required
 
 #: Keys of private fields that a notice names.
 KEYS_SHOWN = 20
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines; no progress bar.")]
-
-
-About = Annotated[Path | None, typer.Option(help="TOML file that says who audited what and why, for the first page.")]
-Redacted = Annotated[bool, typer.Option("--redacted", help="An edition beside it without pictures and true values.")]
-Card = Annotated[Path | None, typer.Option(help="Also put a section on the audit into this model card (README.md).")]
-Studies = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--study",
-        help="MODULE:CLASS of your own study, of runs of which "
-        "one is; reading a run imports no file that only it names.",
-    ),
-]
-Units = Annotated[Path | None, typer.Option(help="Also write a row per finished unit here: .csv or .parquet.")]
+STUDIES: Any = option(
+    (), "MODULE:CLASS of your own study, of runs of which one is; reading a run imports no file that only it names.",
+    "--study", repeat=True,
+)  # fmt: skip
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories; several are put into one report.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for the report; needed to join several runs.")] = None,
-    about: About = None,
-    redacted: Redacted = False,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the numbers as Markdown tables here.")] = None,
-    model_card: Card = None,
-    units: Units = None,
-    study: Studies = None,
-    json_output: Json = False,
+    runs: tuple[Path, ...] = required("Run directories; several are put into one report.", argument=True),
+    out: Path | None = option(None, "Folder for the report; needed to join several runs."),
+    about: Path | None = option(None, "TOML file that says who audited what and why, for the first page."),
+    redacted: bool = option(False, "An edition beside it without pictures and true values."),
+    markdown: Path | None = option(None, "Also write the numbers as Markdown tables here."),
+    model_card: Path | None = option(None, "Also put a section on the audit into this model card (README.md)."),
+    units: Path | None = option(None, "Also write a row per finished unit here: .csv or .parquet."),
+    studies: tuple[str, ...] = STUDIES,
 ) -> None:
     """Write (again) the HTML report of one or several finished runs, from what is on disk."""
     from docleak.report.about import read_about
@@ -50,7 +39,7 @@ def report(
     from docleak.studies.registry import load_study, report_on
     from docleak.studies.results import load_run, table_file
 
-    for name in study or ():
+    for name in studies:
         load_study(name)
     if redacted and (whole := [name for name, file in (("--markdown", markdown), ("--units", units)) if file]):
         raise DocleakError(
@@ -75,19 +64,17 @@ def report(
         load_run(runs).write(units)
     if redacted:
         verdict = joined(readings)
-        emit({"report": str(page), "severity": str(verdict.severity)}, f"{verdict.label}. The redacted edition: {page}",
-             json_output=json_output)  # fmt: skip
+        emit({"report": str(page), "severity": str(verdict.severity)}, f"{verdict.label}. The redacted edition: {page}")
         return
-    say(page, readings, json_output=json_output)
+    say(page, readings)
 
 
 def check(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
-    policy: Annotated[Path, typer.Option(help="TOML file with the rules.")],
-    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML here.")] = None,
-    sarif: Annotated[Path | None, typer.Option(help="Also write SARIF 2.1.0 here.")] = None,
-    study: Studies = None,
-    json_output: Json = False,
+    runs: tuple[Path, ...] = required("Run directories.", argument=True),
+    policy: Path = required("TOML file with the rules."),
+    junit: Path | None = option(None, "Also write JUnit XML here."),
+    sarif: Path | None = option(None, "Also write SARIF 2.1.0 here."),
+    studies: tuple[str, ...] = STUDIES,
 ) -> None:
     """Hold finished runs against a policy: exit code 0 if it holds, 1 for a finding, 2 where it could not be told."""
     from docleak.files import reported, write_atomically
@@ -107,52 +94,49 @@ def check(
 
     try:
         rules = read_policy(policy)
-        for name in study or ():
+        for name in studies:
             load_study(name)
         readings = read_runs(runs_at(runs))
         checked = check_policy(rules, [one for reading in readings for one in reading.measures], joined(readings))
     except DocleakError as error:  # neither a pass nor a finding
         with suppress(DocleakError):
             write(gate_files.junit_unread(str(error), named), gate_files.sarif_unread(str(error)))
-        fail(str(error), json_output=json_output, code=2)
+        fail(str(error), code=2)
     try:
         write(gate_files.junit(checked, named), gate_files.sarif(checked, policy))
     except DocleakError as error:
-        fail(str(error), json_output=json_output, code=2)
+        fail(str(error), code=2)
     outcome = overall(checked)
     lines = [f"{str(one.outcome).upper():14}  {one.rule.sentence}; {one.part}: {one.told}" for one in checked]
     value = {"outcome": str(outcome), "exit_code": outcome.code, "checked": [one.to_json() for one in checked]}
-    emit(value, "\n".join([*lines, "", f"Policy: {outcome}."]), json_output=json_output)
+    emit(value, "\n".join([*lines, "", f"Policy: {outcome}."]))
     raise typer.Exit(outcome.code)
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="Run directory.")],
-    second: Annotated[Path, typer.Argument(help="Run directory of the same kind.")],
-    markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown here.")] = None,
-    study: Studies = None,
-    json_output: Json = False,
+    first: Path = required("Run directory.", argument=True),
+    second: Path = required("Run directory of the same kind.", argument=True),
+    markdown: Path | None = option(None, "Also write the table as Markdown here."),
+    studies: tuple[str, ...] = STUDIES,
 ) -> None:
     """Two runs side by side: what a change of model, defence or data did, with intervals over the same documents."""
     from docleak.files import reported, write_atomically
     from docleak.studies.comparing import compare as compared
     from docleak.studies.registry import load_study
 
-    for name in study or ():
+    for name in studies:
         load_study(name)
     comparison = compared(first, second)
     if markdown is not None:
         with reported(markdown):
             write_atomically(markdown, comparison.table().to_markdown().encode("utf-8", "backslashreplace"))
-    emit(comparison.to_json(), "\n".join(comparison.lines()), json_output=json_output)
+    emit(comparison.to_json(), "\n".join(comparison.lines()))
 
 
-def schema(
-    json_output: Json = False,
-) -> None:
+def schema() -> None:
     """Print the JSON Schema of results.json."""
     import json
 
     from docleak.report.schema import json_schema
 
-    emit(json_schema(), json.dumps(json_schema(), indent=2), json_output=json_output)
+    emit(json_schema(), json.dumps(json_schema(), indent=2))

@@ -7,15 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from docleak import spec
+from docleak.cli.command import CLUSTER, DEVICE, WORKERS
+from docleak.cli.data import ISSUERS
 from docleak.cli.output import Progress, emit, note, working_in
 from docleak.cli.studies import command_line, default_workers
+from docleak.documents.ranges import COUNT, MOST_SEED, Range
 from docleak.models.device import pick_device
 from docleak.models.sizes import parse_size
+from docleak.options import option
 from docleak.spec import counted_words, split_name
 
 if TYPE_CHECKING:
@@ -76,116 +80,65 @@ class Given:
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A recipe such as gi-dqa/table1, or a .toml file of your own.")] = "",
-    show_list: Annotated[bool, typer.Option("--list", help="List the recipes and stop.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the units and an estimate, compute nothing.")
-    ] = False,
-    rehearse: Annotated[
-        bool,
-        typer.Option(
-            "--rehearse",
-            help="Say what is missing, compute one step of each row, and estimate the rest; NAME may be a paper, such "
-            "as cdmi, or all.",
-        ),
-    ] = False,
-    fewest: Annotated[
-        bool,
-        typer.Option("--fewest", help="Of each table that is rehearsed one row, the same where tables share it."),
-    ] = False,
-    scale: Annotated[
-        str,
-        typer.Option(
-            help="tiny (a laptop), base (the published sizes, with random weights made on the spot) or paper (the "
-            "papers' models, data and budgets)."
-        ),
-    ] = "tiny",
-    out: Annotated[Path | None, typer.Option(help="Folder; an interrupted experiment is continued.")] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Another checkpoint: donut=DIR or layoutlmv3=HUB/NAME; of pairs also aligner=, language=, generator=, "
-            "of extraction models resnet=, tuned_on=."
-        ),
-    ] = None,
-    documents: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Other pages: synthetic, a folder, or FORMAT:PATH; repeated, the data sets of a training, or of pairs."
-        ),
-    ] = None,
-    test_documents: Annotated[
-        list[str] | None, typer.Option(help="Of a training: the test pages of each data set, in the same order.")
-    ] = None,
-    pages: Annotated[
-        int | None,
-        typer.Option(help="Documents per row, or data set of a training, where 0 is all; by default the recipe's."),
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of a training; by default the recipe's.")] = None,
-    issuers: Annotated[
-        int | None,
-        typer.Option(
-            help="Providers whose synthetic invoices released models are trained on; by default the recipe's."
-        ),
-    ] = None,
-    per_issuer: Annotated[
-        float | None, typer.Option(help="Documents of each of them on average, 3 or more; by default the recipe's.")
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(help="Gradient evaluations per document; by default the recipe's.")
-    ] = None,
-    image_size: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Pages of another size in pixels: donut=320x640; of pairs also by format, openi=64x64; repeatable."
-        ),
-    ] = None,
-    ocr: Annotated[
-        str, typer.Option(help="Another reader of pictures: rapidocr, tesseract, trocr:PATH; by default the recipe's.")
-    ] = "",
-    until_decided: Annotated[
-        bool,
-        typer.Option("--until-decided", help="Stop at the first page after which no statement of the recipe is open."),
-    ] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed; by default the recipe's.")] = None,
-    rows: Annotated[
-        str,
-        typer.Option(
-            help="Only rows with this in their name and (MODEL), such as '(donut)'; A|B takes either. "
-            "A whole name with its (MODEL) takes that row alone."
-        ),
-    ] = "",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    workers: Annotated[
-        int, typer.Option(help="Worker processes, one thread each; 0 means one per core, on a GPU one.")
-    ] = 0,
-    cluster: Annotated[str, typer.Option(help="Address of a Dask scheduler that shares this file system.")] = "",
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object; no progress bar.")] = False,
-) -> None:
+    name: str = option("", "A recipe such as gi-dqa/table1, or a .toml file of your own.", argument=True),
+    show_list: bool = option(False, "List the recipes and stop.", "--list"),
+    dry_run: bool = option(False, "Show the units and an estimate, compute nothing."),
+    rehearse: bool = option(False, "Say what is missing, compute one step of each row, and estimate the rest; NAME may "
+                            "be a paper, such as cdmi, or all."),
+    fewest: bool = option(False, "Of each table that is rehearsed one row, the same where tables share it."),
+    scale: str = option("tiny", "tiny (a laptop), base (the published sizes, with random weights made on the spot) or "
+                        "paper (the papers' models, data and budgets)."),
+    out: Path | None = option(None, "Folder; an interrupted experiment is continued."),
+    model: tuple[str, ...] = option((), "Another checkpoint: donut=DIR or layoutlmv3=HUB/NAME; of pairs also aligner=, "
+                                    "language=, generator=, of extraction models resnet=, tuned_on=.", repeat=True),
+    documents: tuple[str, ...] = option((), "Other pages: synthetic, a folder, or FORMAT:PATH; repeated, the data sets "
+                                        "of a training, or of pairs.", repeat=True),
+    test_documents: tuple[str, ...] = option((), "Of a training: the test pages of each data set, in the same order.",
+                                             repeat=True),
+    pages: int | None = option(None, "Documents per row, or data set of a training, where 0 is all; by default the "
+                               "recipe's.", range=COUNT),
+    rounds: int | None = option(None, "Rounds of a training; by default the recipe's.", range=COUNT),
+    issuers: int | None = option(None, "Providers whose synthetic invoices released models are trained on; by default "
+                                 "the recipe's.", range=Range(0, ISSUERS.most)),
+    per_issuer: float | None = option(None, "Documents of each of them on average, 3 or more; by default the recipe's.",
+                                      range=Range(0, 1_000)),
+    budget: int | None = option(None, "Gradient evaluations per document; by default the recipe's.",
+                                range=Range(0, 10_000_000)),
+    image_size: tuple[str, ...] = option((), "Pages of another size in pixels: donut=320x640; of pairs also by format, "
+                                         "openi=64x64; repeatable.", repeat=True),
+    ocr: str = option("", "Another reader of pictures: rapidocr, tesseract, trocr:PATH; by default the recipe's."),
+    until_decided: bool = option(False, "Stop at the first page after which no statement of the recipe is open."),
+    seed: int | None = option(None, "Seed; by default the recipe's.", range=Range(-1, MOST_SEED)),
+    rows: str = option("", "Only rows with this in their name and (MODEL), such as '(donut)'; A|B takes either. A "
+                       "whole name with its (MODEL) takes that row alone."),
+    device: str = DEVICE,
+    workers: int = WORKERS,
+    cluster: str = CLUSTER,
+) -> None:  # fmt: skip
     """Run a paper's table: ours beside the printed values, with intervals; run again to continue."""
     if show_list or not name:
         from docleak.recipes.recipe import titles
 
         known = titles()
         lines = [f"{key:18} {title} ({paper})" for key, (title, paper) in known.items()]
-        emit({key: title for key, (title, _) in known.items()}, "\n".join(lines), json_output=json_output)
+        emit({key: title for key, (title, _) in known.items()}, "\n".join(lines))
         return
     from docleak.recipes import find_recipe
     from docleak.recipes.rows import facts_of_call, failures_of, require_rows, rows_of, write_table
     from docleak.recipes.rows import reproduce as compute_rows
 
-    settings = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
+    settings = {"documents": documents, "test_documents": test_documents, "pages": pages,
                 "rounds": rounds, "issuers": issuers, "per_issuer": per_issuer, "budget": budget,
                 "ocr": ocr, "seed": seed}  # fmt: skip
     changed = {key: value for key, value in settings.items() if value not in (None, "", ())}
-    given = Given(tuple(model or ()), tuple(image_size or ()), changed)
+    given = Given(model, image_size, changed)
     if rehearse:
 
         def planned_of(recipe: Recipe, folder: Path, given: Given) -> Sequence[TableRow]:
             return rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=pick_device(device),
                            only=rows, complete=False)  # fmt: skip
 
-        _rehearse(name, scale, rows, fewest, out, planned_of, given, json_output)
+        _rehearse(name, scale, rows, fewest, out, planned_of, given)
         return
     recipe = find_recipe(name)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
@@ -193,21 +146,21 @@ def reproduce(
     require_rows([recipe], scale, rows)
     planned = rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=device, only=rows)
     if dry_run:
-        _show_plan(planned, json_output)
+        _show_plan(planned)
         return
     began = time.perf_counter()
     with working_in(folder):
-        with Progress(quiet=json_output) as watcher:
+        with Progress() as watcher:
             compute_rows(
                 recipe, planned, folder, scale=scale, workers=workers or default_workers(device), cluster=cluster,
                 command=command_line(), until_decided=until_decided, watcher=watcher,
             )  # fmt: skip
-        page = write_table(
-            recipe, scale, planned, folder, {**facts_of_call(command_line()), "Wall time of this call": _wall(began)}
-        )
+        wall = f"{time.perf_counter() - began:.0f} s (a continued run counts only the last call)"
+        facts = {**facts_of_call(command_line()), "Wall time of this call": wall}
+        page = write_table(recipe, scale, planned, folder, facts)
     lost, units = failures_of(planned), sum(len(row.study.units()) for row in planned)
     text = (folder / "table.md").read_text()
-    emit({"table": str(page), "units": units, "failed": lost}, f"{text}\nTable: {page}", json_output=json_output)
+    emit({"table": str(page), "units": units, "failed": lost}, f"{text}\nTable: {page}")
     if lost:
         note(f"docleak: {counted_words(len(lost), 'unit')} failed twice: {next(iter(lost.items()))}")
         raise typer.Exit(1)
@@ -215,7 +168,7 @@ def reproduce(
 
 def _rehearse(
     name: str, scale: str, only: str, one_each: bool, out: Path | None,
-    planned_of: Callable[[Recipe, Path, Given], Sequence[TableRow]], given: Given, json_output: bool,
+    planned_of: Callable[[Recipe, Path, Given], Sequence[TableRow]], given: Given,
 ) -> None:  # fmt: skip
     """Rehearse one recipe, or all of a paper or of all that have the scale and a row that ``only`` asks for, each with
     what of ``given`` it has a use for; exit code 1 where a row that lacks nothing fails. The pages are written table
@@ -263,7 +216,7 @@ def _rehearse(
         shutil.rmtree(place, ignore_errors=True)
     stopped = {f"{recipe.name}: {row.name}, {row.target}": rehearsed.stops
                for recipe, rows in tables for row, rehearsed in rows if rehearsed.stops}  # fmt: skip
-    emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text(), json_output=json_output)
+    emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text())
     if stopped:
         note(f"docleak: {counted_words(len(stopped), 'row')} cannot be computed: {next(iter(stopped.items()))}")
         raise typer.Exit(1)
@@ -293,7 +246,7 @@ def _named(
     return pairs
 
 
-def _show_plan(rows: Sequence[TableRow], json_output: bool) -> None:
+def _show_plan(rows: Sequence[TableRow]) -> None:
     """What each row would do."""
     plan = [
         {"row": row.name, "model": row.target, "units": len(row.study.units()), "words": row.study.planned(),
@@ -302,8 +255,4 @@ def _show_plan(rows: Sequence[TableRow], json_output: bool) -> None:
     ]  # fmt: skip
     lines = [f"{row['row']!s:45} {row['model']!s:20} {row['words']}" for row in plan]
     lines.append(f"{sum(row['units'] for row in plan)} units; how long they take is told while it runs")
-    emit({"plan": plan}, "\n".join(lines), json_output=json_output)
-
-
-def _wall(began: float) -> str:
-    return f"{time.perf_counter() - began:.0f} s (a continued run counts only the last call)"
+    emit({"plan": plan}, "\n".join(lines))

@@ -8,21 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-from docleak.cli.guard import check_values, typed
+from docleak.cli.command import RUN, Line, Said, group
 from docleak.cli.output import counter, emit, note, working_in
-from docleak.cli.studies import RUN, command_line, parameter
+from docleak.cli.studies import command_line
 from docleak.documents.ranges import COUNT, Range
 from docleak.errors import FederationError, PrivacyError
 from docleak.models.device import pick_device
-from docleak.options import Need, configured, only, option, options_of, refuse_idle
+from docleak.options import Need, only, option, options_of
 from docleak.training.settings import FEDERATED, PRIVATE, TrainingSettings
 
 if TYPE_CHECKING:
     from docleak.training.federated.federation import Federation
-    from docleak.training.private.record_run import RecordTrainingConfig
 
 PAGES = "Pages"
 #: What a training by DP-SGD has no use for, besides settings.
@@ -33,8 +31,9 @@ _CENTRAL = [name for name, asked in options_of(TrainingSettings).items() if aske
 
 @dataclass(frozen=True)
 class Options:
-    """What both commands take besides the settings of a training."""
+    """What both commands take."""
 
+    settings: TrainingSettings = TrainingSettings()
     phases: str = option(
         "", "Several trainings under one --epsilon, as docleak budget --phases plans them: NAME:ROUNDS:RATE, "
         "separated by commas.", group=PRIVATE,
@@ -45,22 +44,18 @@ class Options:
         "your declaration.", group=PRIVATE,
     )  # fmt: skip
     capture: bool = option(False, "Record each update in OUT/updates, for docleak audit updates.", group=RUN, both=True)
-    out: Path = option(
-        Path("docleak-train"), "Run directory; an interrupted training in it is continued.", group=RUN, read=Path
-    )
+    out: Path = option(Path("docleak-train"), "Run directory; an interrupted training in it is continued.", group=RUN)
     tensorboard: bool = option(False, "Also write OUT/tensorboard, an event file.", group=RUN)
     device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.", group=RUN)
     dry_run: bool = option(False, "Say what would be sent and done, and stop.", group=RUN)
-    json_output: bool = option(False, "Print one JSON object for machines; no progress.", "--json", RUN)
 
 
 @dataclass(frozen=True)
 class Federated(Options):
     """What a training over silos takes."""
 
-    settings: TrainingSettings = TrainingSettings()
     silos: Path | None = option(
-        None, "Folder of silos (docleak data make --partition). Empty: synthetic ones.", group=PAGES, read=Path
+        None, "Folder of silos (docleak data make --partition). Empty: synthetic ones.", group=PAGES
     )
     clients: int = option(
         3, "Synthetic silos to make where --silos is not given.", group=PAGES, range=Range(1, 1_000), need=_MADE
@@ -87,29 +82,6 @@ class Central(Options):
     pages: int = option(
         240, "Synthetic invoices to make; of other pages, at most so many (0: all).", group=PAGES, range=COUNT
     )
-
-
-#: Settings and options that were given, by name as they were written.
-Said = Mapping[str, str]
-
-
-class TrainCommand(TyperCommand):
-    """A command whose options are the fields of ``kind``, and which carries ``run`` out with them."""
-
-    def __init__(self, name: str, kind: type[Any], run: Callable[[Any, Said], None]) -> None:
-        self.kind, self.run = kind, run
-        self.asked = {path.replace(".", "__"): asked for path, asked in options_of(kind).items()}
-        settings_first = sorted(self.asked.items(), key=lambda item: not item[1].path.startswith("settings."))
-        params = [parameter(name, asked, asked.default) for name, asked in settings_first]
-        super().__init__(name, help=run.__doc__, params=params)
-
-    def invoke(self, ctx: click.Context) -> None:
-        """Train."""
-        given = {asked.path: (asked, ctx.params[name]) for name, asked in self.asked.items() if typed(ctx, name)}
-        options = configured(self.kind, {path: asked.value(value) for path, (asked, value) in given.items()})
-        refuse_idle(options, [asked for asked, _ in given.values()])
-        check_values(f"train {self.name}", self, ctx)
-        self.run(options, {path.removeprefix("settings."): asked.flag for path, (asked, _) in given.items()})
 
 
 def of_phase(settings: TrainingSettings, phases: str, name: str, said: Said) -> TrainingSettings:
@@ -174,6 +146,7 @@ def central(options: Central, said: Said) -> None:
     """Train on pages that are all in one place: the same code with one silo, whose optimiser begins anew each round."""
     from docleak.privacy.planning import pages_under
     from docleak.training.federated.silo_folders import one_silo
+    from docleak.training.private.record_run import text_of_records, train_records
 
     settings = of_phase(options.settings, options.phases, options.phase, said)
     asked = f"--pages {options.pages}" if "pages" in said else ""
@@ -184,21 +157,20 @@ def central(options: Central, said: Said) -> None:
         config = settings.records(
             {name: flag for name, flag in said.items() if name in named}, start_is_public=options.start_is_public
         )
-        _train_records(config, silo, options.out, options.device, options.json_output)
+        with counter() as on_step, working_in(options.out, resumes=False):
+            record = train_records(
+                config, silo, options.out, device=pick_device(options.device), command=command_line(), say=note,
+                on_step=lambda done, of: on_step(done, of, "steps of DP-SGD"),
+            )  # fmt: skip
+        emit(record, text_of_records(record))
         return
     _train(options, settings.federation(said), settings.evaluate_every, 1, silo)
 
 
-class TrainGroup(TyperGroup):
+def train_group(panel: str) -> TyperGroup:
     """Both commands."""
-
-    def __init__(self, panel: str) -> None:
-        commands: dict[str, click.Command] = {run.__name__: TrainCommand(run.__name__, kind, run)
-                    for kind, run in ((Federated, federated), (Central, central))}  # fmt: skip
-        super().__init__(
-            name="train", commands=commands, no_args_is_help=True, suggest_commands=False, rich_help_panel=panel,
-            help="Train a document question-answering model federatedly or centrally.",
-        )  # fmt: skip
+    lines = [Line(federated, "train", kind=Federated), Line(central, "train", kind=Central)]
+    return group("train", "Train a document question-answering model federatedly or centrally.", lines, panel=panel)
 
 
 def _train(
@@ -217,19 +189,19 @@ def _train(
     from docleak.training.federated.training import Training, train
 
     if options.dry_run:
-        _say_cost(federation, count, json_output=options.json_output)
+        _say_cost(federation, count)
         return
     training = Training(
         federation, evaluate_every, options.capture, options.tensorboard, start_is_public=options.start_is_public, **how
     )
-    with counter(quiet=options.json_output) as on_unit, working_in(options.out):
+    with counter() as on_unit, working_in(options.out):
         run = train(
             training, silos, options.out, device=pick_device(options.device), command=command_line(),
             on_begin=lambda run, found: Turns(federation, len(found), run.last_round(), on_unit), say=note,
         )  # fmt: skip
         draw_curves(run)
     facts = facts_of(run, silos(), rng=np.random.default_rng(federation.seed))
-    emit(facts, text_of(facts), json_output=options.json_output)
+    emit(facts, text_of(facts))
 
 
 @dataclass
@@ -255,25 +227,7 @@ class Turns:
         self.on_unit(max(0, self._turns - 1), max(1, self._total), f"{doing} {silo}")
 
 
-def _train_records(
-    config: RecordTrainingConfig,
-    silo: Callable[[], Mapping[str, Path]],
-    out: Path,
-    device: str,
-    json_output: bool,
-) -> None:
-    """Train by DP-SGD over single questions, and say what came of it."""
-    from docleak.training.private.record_run import text_of_records, train_records
-
-    with counter(quiet=json_output) as on_step, working_in(out, resumes=False):
-        record = train_records(
-            config, silo, out, device=pick_device(device), command=command_line(), say=note,
-            on_step=lambda done, of: on_step(done, of, "steps of DP-SGD"),
-        )  # fmt: skip
-    emit(record, text_of_records(record), json_output=json_output)
-
-
-def _say_cost(federation: Federation, silos: int, *, json_output: bool) -> None:
+def _say_cost(federation: Federation, silos: int) -> None:
     from docleak.training.federated.cost import Cost
     from docleak.training.federated.federation import drawn
     from docleak.training.federated.summary import delta_by_plan, network_of
@@ -303,4 +257,4 @@ def _say_cost(federation: Federation, silos: int, *, json_output: bool) -> None:
             f"clipped at {plan.clip_norm:g} and their sum is divided by {plan.denominator:g}. What its start was "
             "trained on, and scores of whom it keeps, are counted when it is run."
         )
-    emit(facts, text, json_output=json_output)
+    emit(facts, text)

@@ -89,6 +89,11 @@ class Rehearsed:
     estimate: float | None = None
     stops: str = ""
 
+    @property
+    def ready(self) -> bool:
+        """Whether it can be computed."""
+        return not self.missing and not self.stops
+
 
 @dataclass(frozen=True)
 class Rehearsing:
@@ -163,7 +168,7 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
     rehearsals = [_looked_at(row) for row in rows]
     alike: dict[str, list[int]] = {}
     for number, (row, so_far) in enumerate(zip(rows, rehearsals, strict=True)):
-        if not so_far.missing and not so_far.stops:
+        if so_far.ready:
             alike.setdefault(_key(row.study), []).append(number)
     for key, numbers in alike.items():
         say(f"{rows[numbers[0]].name} ({rows[numbers[0]].model})")
@@ -173,7 +178,8 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
                 rehearsals[number] = replace(rehearsals[number], **short)
             continue
         measured = _measured(studies, place / TABLE / ROWS / key)
-        _drop_weights(place / TABLE / ROWS / key)
+        for weights in (place / TABLE / ROWS / key).rglob("*.safetensors"):  # large, and of use to no other row
+            weights.unlink()
         for number, record in zip(numbers, measured, strict=True):
             rehearsals[number] = replace(rehearsals[number], **record)
     _drop_shared(place)
@@ -212,12 +218,6 @@ def _drop_shared(place: Path) -> None:
             shutil.rmtree(folder)
 
 
-def _drop_weights(folder: Path) -> None:
-    """Of models that a row trained: large, and of use to no other row."""
-    for weights in folder.rglob("*.safetensors"):
-        weights.unlink()
-
-
 def fewest(tables: Sequence[Sequence[TableRow]]) -> list[Sequence[TableRow]]:
     """Of each table one row, chosen so that few least parts have to be computed: those that most tables share, first.
 
@@ -225,18 +225,13 @@ def fewest(tables: Sequence[Sequence[TableRow]]) -> list[Sequence[TableRow]]:
     """
     shared: dict[str, dict[int, TableRow]] = {}
     for number, rows in enumerate(tables):
-        for row in [row for row in rows if _is_ready(row)] or rows:
+        for row in [row for row in rows if _looked_at(row).ready] or rows:
             shared.setdefault(_key(row.study), {}).setdefault(number, row)
     chosen: dict[int, TableRow] = {}
     while len(chosen) < len(tables):
         most = max(shared.values(), key=lambda of: len(of.keys() - chosen.keys()))
         chosen = most | chosen
     return [[chosen[number]] for number in range(len(tables))]
-
-
-def _is_ready(row: TableRow) -> bool:
-    looked_at = _looked_at(row)
-    return not looked_at.missing and not looked_at.stops
 
 
 def keep_ended(place: Path) -> None:

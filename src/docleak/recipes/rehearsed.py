@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from docleak.files import write_atomically, write_json
+from docleak.files import write_json
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.rehearsal import Missing, Rehearsed
-from docleak.recipes.rows import count_rows, markdown_of
+from docleak.recipes.rows import count_rows, write_page
 from docleak.report.table import Column, Row, Table, Value
-from docleak.report.templating import render
 from docleak.studies.study import STEP, TableRow
 
 #: A table's rows, and what was found of each.
@@ -46,8 +45,9 @@ def write_rehearsal(
 ) -> Path:
     """Write the pages of one recipe's rows, or of several recipes; returns the HTML's path. ``facts`` stand below."""
     pairs = list(recipes.items() if isinstance(recipes, Mapping) else recipes)
-    tables = [_of_rows(pairs[0][1]) if len(pairs) == 1 else _of_recipes(pairs, scale), _of_missing(pairs)]
-    tables = [table for table in tables if table.rows]
+    rows = [Row(f"{row.name} ({row.target})", _values([rehearsed])) for row, rehearsed in pairs[0][1]]
+    found = Table("Rows", COLUMNS, rows) if len(pairs) == 1 else _of_recipes(pairs, scale)
+    tables = [table for table in (found, _of_missing(pairs)) if table.rows]
     recipe = replace(pairs[0][0], finding="", note=FOOTNOTE)
     if len(pairs) > 1:
         papers = {of.name.partition("/")[0] for of, _ in pairs}
@@ -57,37 +57,16 @@ def write_rehearsal(
         else:
             every += f" at scale {scale}"
         recipe = replace(recipe, name="all", title=f"{every}, rehearsed", paper=f"{len(pairs)} of them")
-    write_atomically(out / "rehearsal.md", markdown_of(recipe, scale, tables, facts).encode())
-    write_json(
-        out / "rehearsal.json",
-        {
-            "scale": scale,
-            **facts,
-            "rows": [
-                {"recipe": of.name, "row": row.name, "model": row.target, **asdict(rehearsed)}
-                for of, rehearsals in pairs
-                for row, rehearsed in rehearsals
-            ],
-        },
-    )
-    html = render("recipe.html.j2", recipe=recipe, scale=scale, tables=tables, facts=facts, footnote="", picture=None,
-                  uri="")  # fmt: skip
-    write_atomically(out / "rehearsal.html", html.encode("utf-8", "backslashreplace"))
-    return out / "rehearsal.html"
-
-
-def _of_rows(rehearsals: Found) -> Table:
-    rows = [Row(f"{row.name} ({row.target})", _values([rehearsed])) for row, rehearsed in rehearsals]
-    return Table("Rows", COLUMNS, rows)
+    told = [{"recipe": of.name, "row": row.name, "model": row.target, **asdict(rehearsed)}
+            for of, rehearsals in pairs for row, rehearsed in rehearsals]  # fmt: skip
+    write_json(out / "rehearsal.json", {"scale": scale, **facts, "rows": told})
+    return write_page(out / "rehearsal.html", recipe, scale, tables, facts)
 
 
 def _of_recipes(pairs: Sequence[tuple[Recipe, Found]], scale: str) -> Table:
     rows = [
-        Row(
-            recipe.name,
-            {"rows": _share(recipe, rehearsals, scale), **_values([rehearsed for _, rehearsed in rehearsals])},
-        )
-        for recipe, rehearsals in pairs
+        Row(recipe.name, {"rows": _share(recipe, found, scale), **_values([rehearsed for _, rehearsed in found])})
+        for recipe, found in pairs
     ]
     return Table("Tables and figures", {"rows": Column("rows"), **COLUMNS}, rows, first="recipe")
 

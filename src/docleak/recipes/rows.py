@@ -32,7 +32,7 @@ from docleak.runs.claim import claimed
 from docleak.runs.run import Run
 from docleak.spec import nearest
 from docleak.studies.engine import SILENCE, Assignment, Watcher, begin, compute, identity_of
-from docleak.studies.study import ROWS, TableRow, TableStudy
+from docleak.studies.study import ROWS, Picture, TableRow, TableStudy
 
 #: What a row's run has under this name: how many of its units were computed for which tables beside its own.
 TAKEN_OVER = "taken over"
@@ -315,17 +315,24 @@ def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path,
     picture = kind.picture(rows)
     if picture is not None:
         write_atomically(out / "pictures.png", picture.png)
-    write_atomically(out / "table.md", markdown_of(recipe, scale, [*tables, *stated], facts).encode())
     flat = Table("", {**tables[0].columns}, [row for table in tables for row in table.rows])
     write_atomically(out / "table.csv", flat.to_csv().encode())
     told = {"statements": [one.to_json() for one in decisions], "rows": flat.to_json()}
     write_json(out / "table.json", {"recipe": recipe.name, "scale": scale, **facts, **told})
-    html = render(
-        "recipe.html.j2", recipe=recipe, scale=scale, tables=[*tables, *stated], facts=facts,
-        footnote=kind.footnote_of(rows), picture=picture, uri=data_uri(picture.png) if picture else "",
-    )  # fmt: skip
-    write_atomically(out / "table.html", html.encode("utf-8", "backslashreplace"))
-    return out / "table.html"
+    shown = [*tables, *stated]
+    return write_page(out / "table.html", recipe, scale, shown, facts, footnote=kind.footnote_of(rows), picture=picture)
+
+
+def write_page(
+    file: Path, recipe: Recipe, scale: str, tables: Sequence[Table], facts: Mapping[str, str], *, footnote: str = "",
+    picture: Picture | None = None,
+) -> Path:  # fmt: skip
+    """Write the page as HTML to ``file``, whose path is returned, and as Markdown beside it."""
+    html = render("recipe.html.j2", recipe=recipe, scale=scale, tables=tables, facts=facts, footnote=footnote,
+                  picture=picture, uri=data_uri(picture.png) if picture else "")  # fmt: skip
+    write_atomically(file.with_suffix(".md"), markdown_of(recipe, scale, tables, facts).encode())
+    write_atomically(file, html.encode("utf-8", "backslashreplace"))
+    return file
 
 
 def _computed_before(rows: Sequence[TableRow]) -> dict[str, str]:

@@ -192,7 +192,7 @@ def _verdict(quantity: Estimate, wanted: tuple[float, float]) -> str:
 def _over_time(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate, str] | None:
     """What the statement is about where parts say it, and how it was measured."""
     studies = [row.study for row in rows]
-    parts = [_parts(row, statement.column) for row in rows]
+    parts = [row.study.measured(row.run, statement.column) if _begun(row) else {} for row in rows]
     shared = [name for name in parts[0] if all(name in part for part in parts)]  # in the order they were computed
     if not studies[0].stoppable:
         np.random.default_rng(0).shuffle(shared := sorted(shared))
@@ -261,10 +261,6 @@ def _planned_before(row: TableRow) -> list[int]:
 
 def _begun(row: TableRow) -> bool:
     return (row.run.path / "run.json").is_file()
-
-
-def _parts(row: TableRow, column: str) -> Mapping[str, float]:
-    return row.study.measured(row.run, column) if _begun(row) else {}
 
 
 def _number(row: TableRow, column: str) -> Estimate:

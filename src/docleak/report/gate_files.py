@@ -19,32 +19,30 @@ SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sari
 
 def junit(checked: Sequence[Checked], run: str) -> bytes:
     """A test case per rule and part: a failure is a finding, an error what could not be told."""
-    counts = {outcome: sum(one.outcome is outcome for one in checked) for outcome in Outcome}
-    totals = {"tests": str(len(checked)), "failures": str(counts[Outcome.FINDING]),
-              "errors": str(counts[Outcome.UNTOLD])}  # fmt: skip
-    root = ElementTree.Element("testsuites", totals)
-    suite = ElementTree.SubElement(root, "testsuite", {"name": _xml(f"docleak check {run}"), **totals})
-    for one in checked:
-        named = {"classname": f"docleak.{one.rule.measure}", "name": _xml(f"{one.rule.sentence}: {one.part}")}
-        case = ElementTree.SubElement(suite, "testcase", named)
-        if one.outcome is not Outcome.PASS:
-            kind = "failure" if one.outcome is Outcome.FINDING else "error"
-            told = ElementTree.SubElement(case, kind, {"message": _xml(one.why), "type": str(one.outcome)})
-            told.text = _xml(one.told)
-    return _written(root)
+    return _suites(run, [
+        (f"docleak.{one.rule.measure}", f"{one.rule.sentence}: {one.part}", one.outcome, one.why, one.told)
+        for one in checked
+    ])  # fmt: skip
 
 
 def junit_unread(why: str, run: str) -> bytes:
     """The file of a policy or run that could not be read: one test case with an error."""
-    totals = {"tests": "1", "failures": "0", "errors": "1"}
+    return _suites(run, [("docleak.check", "policy and runs are read", Outcome.UNTOLD, why, "")])
+
+
+def _suites(run: str, cases: Sequence[tuple[str, str, Outcome, str, str]]) -> bytes:
+    """(class, name, outcome, why, told) of each test case as a file."""
+    outcomes = [outcome for _, _, outcome, _, _ in cases]
+    totals = {"tests": str(len(cases)), "failures": str(outcomes.count(Outcome.FINDING)),
+              "errors": str(outcomes.count(Outcome.UNTOLD))}  # fmt: skip
     root = ElementTree.Element("testsuites", totals)
     suite = ElementTree.SubElement(root, "testsuite", {"name": _xml(f"docleak check {run}"), **totals})
-    case = ElementTree.SubElement(suite, "testcase", {"classname": "docleak.check", "name": "policy and runs are read"})
-    ElementTree.SubElement(case, "error", {"message": _xml(why), "type": str(Outcome.UNTOLD)})
-    return _written(root)
-
-
-def _written(root: ElementTree.Element) -> bytes:
+    for place, name, outcome, why, told in cases:
+        case = ElementTree.SubElement(suite, "testcase", {"classname": place, "name": _xml(name)})
+        if outcome is not Outcome.PASS:
+            kind = "failure" if outcome is Outcome.FINDING else "error"
+            fault = ElementTree.SubElement(case, kind, {"message": _xml(why), "type": str(outcome)})
+            fault.text = _xml(told)
     ElementTree.indent(root)
     text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"

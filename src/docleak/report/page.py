@@ -169,10 +169,8 @@ def measures_table(measures: Sequence[Measure]) -> Table:
 
 def results_of(readings: Sequence[Reading]) -> dict[str, Any]:
     """What RESULTS holds: what all runs have in common, then what each study adds."""
-    return {
-        **_common(readings),
-        **{key: value for reading in reversed(readings) for key, value in reading.results.items()},
-    }
+    own = {key: value for reading in reversed(readings) for key, value in reading.results.items()}
+    return {**_common(readings), **own}
 
 
 def _common(readings: Sequence[Reading], *, redacted: bool = False) -> dict[str, Any]:
@@ -210,12 +208,8 @@ def write_markdown(readings: Sequence[Reading], file: Path) -> Path:
 
 def run_facts(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A run as "how to rerun" shows it: its folder, command, build, environment and settings."""
-    return {
-        "path": str(path),
-        **manifest,
-        "signature": manifest["info"].get("signature", ""),
-        "settings": _settings(manifest["config"]),
-    }
+    signature, settings = manifest["info"].get("signature", ""), _settings(manifest["config"])
+    return {"path": str(path), **manifest, "signature": signature, "settings": settings}
 
 
 def _settings(config: Mapping[str, Any]) -> list[tuple[str, str]]:

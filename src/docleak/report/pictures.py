@@ -30,12 +30,8 @@ _PNGS: dict[tuple[tuple[int, ...], bytes], bytes] = {}
 
 def picture(image: Image, alt: str, scale: int = 1) -> dict[str, Any]:
     """A picture, uint8 RGB (H, W, 3), as templates show it: uri, alt, and the size at which it is shown."""
-    return {
-        "uri": data_uri(png_of(image)),
-        "alt": alt,
-        "width": image.shape[1] * scale,
-        "height": image.shape[0] * scale,
-    }
+    height, width = image.shape[:2]
+    return {"uri": data_uri(png_of(image)), "alt": alt, "width": width * scale, "height": height * scale}
 
 
 def png_of(image: Image) -> bytes:

@@ -64,7 +64,9 @@ def places(settings: Any, *, material: bool = False) -> frozenset[str]:
     """Every text of a run's settings that is a place on this machine, alone or as "FORMAT:PLACE", or that says where
     documents are (``material``: at a key of MATERIAL), though from another folder nothing is seen there."""
     if isinstance(settings, Mapping):
-        told = {key: _folders(of) if key == "clients" else of for key, of in settings.items()}
+        clients = settings.get("clients")  # of "ID=FOLDER" the folders: an ID is no place
+        named = [of for of in clients if "=" in of] if isinstance(clients, list | tuple) else []
+        told = {**settings, "clients": [re.sub(CLIENT, "", of) for of in named]}
         return frozenset().union(*(places(of, material=key in MATERIAL) for key, of in told.items()))
     if isinstance(settings, list | tuple):
         return frozenset().union(*(places(of, material=material) for of in settings))
@@ -72,21 +74,13 @@ def places(settings: Any, *, material: bool = False) -> frozenset[str]:
         return frozenset()
     whole = {settings, *names(settings), re.sub(OPTIONS, "", settings)} if material else {settings}
     texts = whole | {split_name(text)[1] for text in whole}
-    return frozenset(text for text in texts if _is_place(text) or (material and _says_where(text)))
-
-
-def _folders(clients: Any) -> list[str]:
-    """Of "ID=FOLDER" the folders: an ID is no place."""
-    return [re.sub(CLIENT, "", of) for of in clients if "=" in of] if isinstance(clients, list | tuple) else []
-
-
-def _says_where(text: str) -> bool:
-    return len(text) >= WITH_LETTER and ":" not in text and text not in MADE
+    long = [text for text in texts if len(text) >= WITH_LETTER]
+    return frozenset(text for text in long if _is_place(text) or (material and ":" not in text and text not in MADE))
 
 
 def _is_place(text: str) -> bool:
     try:
-        return len(text) >= WITH_LETTER and (os.path.isabs(text) or os.path.exists(text))
+        return os.path.isabs(text) or os.path.exists(text)
     except ValueError:  # a null byte
         return False
 

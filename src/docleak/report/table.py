@@ -110,10 +110,8 @@ class Table:
     def to_markdown(self) -> str:
         """A heading, the table, and its caption."""
         lines = [f"### {in_markdown(self.title)}", ""] if self.title else []
-        lines += [
-            "| " + " | ".join(map(in_markdown, [self.first, *self.heads])) + " |",
-            "|" + "---|" * (1 + len(self.columns)),
-        ]
+        heads = " | ".join(map(in_markdown, [self.first, *self.heads]))
+        lines += [f"| {heads} |", "|" + "---|" * (1 + len(self.columns))]
         lines += [
             "| " + " | ".join([in_markdown(name), *map(without_html, self.cells(row))]) + " |"
             for row, name in ((row, f"{row.name} ({row.note})" if row.note else row.name) for row in self.rows)
@@ -142,15 +140,9 @@ class Table:
             flat = {key: fact for key, fact in row.facts.items() if not isinstance(fact, Mapping | list | tuple)}
             record: dict[str, Any] = {self.first: row.name, **({"note": row.note} if row.note else {}), **flat}
             for key, value in row.values.items():
+                record[key] = value.value if isinstance(value, Estimate) else value
                 if isinstance(value, Estimate):
-                    record |= {
-                        key: value.value,
-                        f"{key}_low": value.low,
-                        f"{key}_high": value.high,
-                        f"{key}_n": value.n,
-                    }
-                else:
-                    record[key] = value
+                    record |= {f"{key}_low": value.low, f"{key}_high": value.high, f"{key}_n": value.n}
             records.append({**record, **{f"{key}_paper": value for key, value in row.printed.items()}})
         return records
 

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -50,7 +50,9 @@ def claimed(folder: Path, *, whole: bool = False, wait: bool = False) -> Iterato
     """
     folder = Path(folder)
     place = folder.parent if whole else folder
-    made = _make(place)
+    made = [path for path in (place, *place.parents) if not path.exists()]  # the innermost first
+    with reported(place):
+        private_folder(place)
     file = place.resolve() / (f"{CLAIM}-{folder.name}" if whole else CLAIM)
     key = (os.getpid(), threading.get_ident(), file)
     if _held.get(key):
@@ -65,7 +67,9 @@ def claimed(folder: Path, *, whole: bool = False, wait: bool = False) -> Iterato
     try:
         with reported(folder):
             killed = holder.exists()
-            holder.write_text(json.dumps(_here()), encoding="utf-8")
+            since = datetime.now(UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+            here = {"process": os.getpid(), "machine": socket.gethostname(), "since": f"{since} UTC"}
+            holder.write_text(json.dumps(here), encoding="utf-8")
             if killed:
                 _sweep(folder, file, whole=whole)
         _held[key] = 1
@@ -74,21 +78,14 @@ def claimed(folder: Path, *, whole: bool = False, wait: bool = False) -> Iterato
         _held.pop(key, None)
         holder.unlink(missing_ok=True)
         _release(lock, file)
-        for empty in made:
-            _remove_if_empty(empty)
+        for path in made:
+            with suppress(OSError):  # it is not empty
+                path.rmdir()
 
 
 def sweep(folder: Path) -> None:
     """Remove what workers that were ended did not finish writing in ``folder``, which this process has claimed."""
     _sweep(folder, folder.resolve() / CLAIM, whole=False)
-
-
-def _make(folder: Path) -> list[Path]:
-    """Make the folder; those that were missing, the innermost first."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    with reported(folder):
-        private_folder(folder)
-    return missing
 
 
 def _locked(file: Path, folder: Path, *, wait: bool) -> BaseFileLock:
@@ -120,15 +117,8 @@ def _release(lock: BaseFileLock, file: Path) -> None:
         file.unlink(missing_ok=True)
     lock.release()
     if os.name == "nt":
-        try:
+        with suppress(OSError):  # somebody else holds it by now
             file.unlink(missing_ok=True)
-        except OSError:  # somebody else holds it by now
-            return
-
-
-def _here() -> dict[str, object]:
-    since = datetime.now(UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
-    return {"process": os.getpid(), "machine": socket.gethostname(), "since": f"{since} UTC"}
 
 
 def _who(file: Path) -> str:
@@ -169,10 +159,3 @@ def _remove_if_free(file: Path, held: Path) -> None:
         return
     file.with_name(f"{file.name}.json").unlink(missing_ok=True)
     _release(lock, file)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return

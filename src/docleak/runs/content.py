@@ -301,12 +301,9 @@ def _held(thing: object, state: object) -> dict[str, object] | None:
         if part is not None and not (isinstance(part, dict) and all(isinstance(name, str) for name in part)):
             return None
         held |= part or {}
-    computed = {name for name in held if isinstance(_of_class(thing, name), functools.cached_property)}
+    of_class = {name: inspect.getattr_static(type(thing), name, None) for name in held}
+    computed = {name for name, member in of_class.items() if isinstance(member, functools.cached_property)}
     return {name: value for name, value in held.items() if name not in computed | {HASHED}}
-
-
-def _of_class(thing: object, name: str) -> object:
-    return next((vars(kind)[name] for kind in type(thing).__mro__ if name in vars(kind)), None)
 
 
 def _hash(*parts: object) -> str:

@@ -20,7 +20,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError
@@ -85,11 +85,11 @@ class Run:
         a finished unit holds no results, so another one simply takes its place. Raises RunError if the directory
         belongs to something else or to another run, or cannot be written.
         """
-        run = cls(Path(path))
+        run, objects = cls(Path(path)), objects_in(config)  # which count where there are any
         wanted = {
             **build(),
             "kind": kind,
-            "config": json_values(config, "the config of a run") | _objects(config),
+            "config": json_values(config, "the config of a run") | ({"objects": objects} if objects else {}),
             "identity": dict(identity or {}),
             "sources": sources_of(config, apart_from=run.path),
             "command": command,
@@ -272,11 +272,9 @@ class Run:
                 file.unlink(missing_ok=True)
             write_json(self.path / "run.json", _manifest(wanted))
 
-    @contextmanager
-    def claimed(self) -> Iterator[None]:
+    def claimed(self) -> AbstractContextManager[None]:
         """Keep other processes from computing in this directory; RunError if one is at work here, and which."""
-        with claimed(self.path):
-            yield
+        return claimed(self.path)
 
     def _unresumable(self, wanted: Mapping[str, Any]) -> str:
         """Why results of ``wanted`` may not be added to what is there; "" if they may."""
@@ -305,12 +303,6 @@ def _differences(there: Mapping[str, Any], asked: Mapping[str, Any], place: str 
             yield from _differences(before, now, f"{place}{key}.")
         elif before != now:
             yield f"{place}{key}", _shown(there, key), _shown(asked, key)
-
-
-def _objects(config: Mapping[str, object]) -> dict[str, Any]:
-    """What a configuration's names brought along, described: part of the configuration where there is any."""
-    described = objects_in(config)
-    return {"objects": described} if described else {}
 
 
 def _manifest(wanted: Mapping[str, Any]) -> dict[str, Any]:

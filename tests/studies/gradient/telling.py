@@ -28,7 +28,7 @@ def write_report(run: Runs, out: Path | None = None) -> Path:
 def summary_text(run: Runs) -> str:
     runs, text = listed(run), io.StringIO()
     with redirect_stdout(text):
-        say(runs[0].path / "report.html", read_runs(runs), json_output=False)
+        say(runs[0].path / "report.html", read_runs(runs))
     return text.getvalue().partition("\n\nReport: ")[0]
 
 

@@ -12,11 +12,12 @@ from docleak.defenses import DEFENSES, TemplateDefense
 from docleak.errors import RunError
 from docleak.files import shaped
 from docleak.report.pictures import new_figure, svg_figure
-from docleak.report.severity import Severity, routes_sentence
+from docleak.report.severity import Judgement, Severity, routes_sentence
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
 from docleak.spec import counted_words
 from docleak.studies.gradient.config import NONE
+from docleak.studies.gradient.findings import grouped
 from docleak.studies.gradient.measures import GIVEN, ILLEGIBLE, UNCOUNTED
 from docleak.studies.gradient.results import ModelResult, model_results
 from docleak.studies.gradient.utility import TEST_PAGES, Utility
@@ -62,6 +63,11 @@ class Choice:
     def summary(self) -> str:
         """In words."""
         return DEFENSES.load(self.spec).summary
+
+    @property
+    def said(self) -> Judgement | None:
+        """What was read of the private fields by any route; None where that is not known."""
+        return self.context.findings.judgement if self.context else None
 
     @property
     def words(self) -> float | None:
@@ -114,10 +120,9 @@ def _dominating(choice: Choice, others: Sequence[Choice]) -> str:
     if choice.leakage is None or choice.benefit is None:
         return ""
     for other in others:
-        if other is choice or other.leakage is None or other.benefit is None:
+        if other.leakage is None or other.benefit is None:
             continue
-        less, no_worse = other.leakage < choice.leakage - SAME, other.benefit >= choice.benefit - SAME
-        if less and no_worse:
+        if other.leakage < choice.leakage - SAME and other.benefit >= choice.benefit - SAME:
             return other.summary
     return ""
 
@@ -127,8 +132,7 @@ def table_of(choices: Sequence[Choice]) -> Table:
     rows = []
     for number, choice in enumerate(choices):
         estimates = choice.context.best.estimates if choice.context else {}
-        said = choice.context.findings.judgement if choice.context else None
-        u = choice.utility
+        said, u = choice.said, choice.utility
         unread = "not tried" if choice.inapplicable else "–"
         values: dict[str, Value] = {
             "read": f"{said.read} of {said.of}" if said and said.of else unread,
@@ -153,13 +157,13 @@ def table_of(choices: Sequence[Choice]) -> Table:
 
 def row_json(choice: Choice) -> dict[str, Any]:
     """A choice for machines."""
-    findings = choice.context.findings if choice.context else None
+    said = choice.said
     return {
         "spec": choice.spec, "defence": choice.summary, "leakage": choice.leakage, "benefit": choice.benefit,
         "words": choice.words, "kept": choice.cost.get("kept"), "ssim": choice.cost.get("ssim"),
         "utility": choice.cost.get("utility"),
         "severity": str(choice.context.severity) if choice.context else None,
-        "read": findings and findings.judgement.read, "of": findings and findings.judgement.of,
+        "read": said and said.read, "of": said and said.of,
         "estimates": {k: e.to_json() for k, e in choice.context.best.estimates.items()} if choice.context else {},
         "dominated": choice.dominated, "failed": dict(choice.failed),
         **({"inapplicable": choice.inapplicable} if choice.inapplicable else {}),
@@ -220,8 +224,8 @@ def effects(choices: Sequence[Choice]) -> list[str]:
     lines = [f"Without a measure {without.read} of {without.of} private fields of {plain.context.title} were read"
              f"{f', on {pages} pages.' if pages > 1 else ', on one page: an example, not a rate.'}"]  # fmt: skip
     for row in sorted(tried, key=_read_count):
-        assert row.context is not None
-        said = row.context.findings.judgement
+        assert row.said is not None
+        said = row.said
         doubt = f"; it could not be told whether it helps: {_why(row)}" if not said.read and _untold(row) else ""
         summary = f"{row.summary[0].upper()}{row.summary[1:]}"
         lines.append(f"{summary}: {said.read} of {said.of} read; {_cost(row)}{doubt}.")
@@ -230,34 +234,42 @@ def effects(choices: Sequence[Choice]) -> list[str]:
     return lines
 
 
+#: What a defence did -> the words for it, in the order in which they are told.
+EFFECTS = {
+    "stopped": "Would have stopped what was tried here",
+    "in part": "Kept every field that counts from being read exactly, and not from being read in part",
+    "lowered": "Lowered what was read, without stopping it",
+    "useless": "Did not lower what was read",
+    "unsure": "Nothing was read, but it could not be told whether it helps",
+}
+
+
+def _effect(plain: Choice, choice: Choice) -> str:
+    """What a defence that was tried did to what is read without one: a key of EFFECTS."""
+    assert choice.context is not None
+    if _read_count(plain) and not _read_count(choice) and choice.context.severity is Severity.NONE:
+        return "stopped"
+    if not _read_count(choice) and _untold(choice):
+        return "unsure"
+    if not _lowers(plain, choice):
+        return "useless"
+    return "lowered" if _read_count(choice) else "in part"
+
+
 def _compared(plain: Choice, tried: Sequence[Choice]) -> list[str]:
-    stopped = [row for row in tried if _stopped(plain, row)]
-    unsure = [row for row in tried if row not in stopped and not _read_count(row) and _untold(row)]
-    lowered = [row for row in tried if row not in (*stopped, *unsure) and _lowers(plain, row)]
-    useless = [row for row in tried if row not in (*stopped, *unsure, *lowered)]
-    partly = [row for row in lowered if not _read_count(row)]
-    lowered = [row for row in lowered if row not in partly]
+    groups = grouped(tried, lambda choice: _effect(plain, choice))
     lines = [f"Without a defence: {_read(plain)}."]
-    for group, words in (
-        (stopped, "would have stopped what was tried here"),
-        (partly, "kept every field that counts from being read exactly, and not from being read in part"),
-        (lowered, "lowered what was read, without stopping it"),
-        (useless, "did not lower what was read"),
-        (unsure, "nothing was read, but it could not be told whether it helps"),
-    ):
-        if group:
-            lines.append(f"{words[0].upper()}{words[1:]}: {_named(group, why=group is unsure)}.")
+    for effect, words in EFFECTS.items():
+        if group := groups.get(effect):
+            lines.append(f"{words}: {_named(group, why=effect == 'unsure')}.")
+    other, count = "other " * ("unsure" in groups), len(tried) - len(groups.get("unsure", ()))
     if not _read_count(plain):
         lines.append("Nothing was read without a defence, so this comparison cannot say what would have stopped it.")
-    elif not stopped and len(tried) > len(unsure):
-        lines.append(_stopping(len(tried) - len(unsure), "other " * bool(unsure)))
+    elif "stopped" not in groups and count == 1:
+        lines.append(f"The {other}defence measured here would not have stopped it.")
+    elif "stopped" not in groups and count:
+        lines.append(f"None of the {other}{count} defences measured here would have stopped it.")
     return lines
-
-
-def _stopping(count: int, other: str) -> str:
-    if count == 1:
-        return f"The {other}defence measured here would not have stopped it."
-    return f"None of the {other}{count} defences measured here would have stopped it."
 
 
 def _named(group: Sequence[Choice], *, why: bool = False) -> str:
@@ -269,14 +281,14 @@ def _named(group: Sequence[Choice], *, why: bool = False) -> str:
 
 def _why(choice: Choice) -> str:
     """What stands against calling unread what was not read."""
-    assert choice.context is not None
-    said = choice.context.findings.judgement
+    assert choice.said is not None
+    said = choice.said
     doubts = [*said.doubts, *([ILLEGIBLE] if said.illegible else [])] or [GIVEN if said.of else UNCOUNTED]
     return "; ".join(f"{doubt[0].lower()}{doubt[1:].rstrip('.')}" for doubt in doubts)
 
 
 def _read_count(choice: Choice) -> int:
-    return choice.context.findings.judgement.read if choice.context else 0
+    return choice.said.read if choice.said else 0
 
 
 def _lowers(plain: Choice, choice: Choice) -> bool:
@@ -284,11 +296,6 @@ def _lowers(plain: Choice, choice: Choice) -> bool:
     if _read_count(choice) != _read_count(plain):
         return _read_count(choice) < _read_count(plain)
     return (choice.leakage or 0.0) < (plain.leakage or 0.0) - SAME
-
-
-def _stopped(plain: Choice, choice: Choice) -> bool:
-    none = choice.context is not None and choice.context.severity is Severity.NONE
-    return bool(_read_count(plain)) and not _read_count(choice) and none
 
 
 def _untold(choice: Choice) -> bool:
@@ -307,14 +314,9 @@ def _read(choice: Choice) -> str:
 def _cost(choice: Choice) -> str:
     kept = choice.cost.get("kept")
     costs = [f"update kept {kept:.3f}"] if kept is not None else []
-    costs += (
-        [
-            f"right answers after {counted_words(choice.utility.steps, 'training step')} on synthetic invoices, ANLS "
-            f"{choice.utility.anls.text()} on {TEST_PAGES} unseen ones"
-        ]
-        if choice.utility
-        else []
-    )
+    if (utility := choice.utility) is not None:
+        after = f"{counted_words(utility.steps, 'training step')} on synthetic invoices"
+        costs.append(f"right answers after {after}, ANLS {utility.anls.text()} on {TEST_PAGES} unseen ones")
     return ", ".join(costs) or "cost not measured"
 
 

@@ -183,14 +183,8 @@ def threat_model(config: GradientConfig, tagging: Collection[bool] = (False,)) -
     return {
         "title": "Honest-but-curious server of a federated training",
         "adversary": "the server (or whoever reads its traffic): it follows the protocol and looks at what it receives",
-        "sees": [
-            sent + dropout + defended,
-            weights,
-        ],
-        "knows": [
-            f"the {template} of the page and where its private fields are",
-            *_text_known(config, tagging),
-        ],
+        "sees": [sent + dropout + defended, weights],
+        "knows": [f"the {template} of the page and where its private fields are", *_text_known(config, tagging)],
         "wants": "the private fields' pixels, legible enough for an OCR engine to read",
         "cannot": ["change the model or the protocol", "see any page, or the other clients' data"],
     }

@@ -128,10 +128,8 @@ class DefenceStudy(Study[DefenceConfig]):
         choices = choices_of(run, rng)
         table, lines = table_of(choices), said_of(choices)
         audit = run.config["audit"]
-        documents, spent = (
-            counted_words(audit["pages"], "document"),
-            counted_words(audit["budget"], "gradient evaluation"),
-        )
+        documents = counted_words(audit["pages"], "document")
+        spent = counted_words(audit["budget"], "gradient evaluation")
         how = f"{audit['attacks'][0]} on {audit['models'][0]}, {documents}, {spent} each"
         exposed = _exposed(run)
         templates = [

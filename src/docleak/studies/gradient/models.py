@@ -82,15 +82,8 @@ def _asked(page: Page) -> Page:
 
 
 #: Training before the audited gradient (GI-DQA figure 6 counts its steps but not their learning rate; ours is this).
-FINE_TUNING = PretrainConfig(
-    pages_per_step=4,
-    questions_per_page=2,
-    learning_rate=1e-3,
-    warmup_steps=1,
-    reading_weight=0.0,
-    dropout=False,
-    decay=False,
-)
+FINE_TUNING = PretrainConfig(pages_per_step=4, questions_per_page=2, learning_rate=1e-3, warmup_steps=1,
+                             reading_weight=0.0, dropout=False, decay=False)  # fmt: skip
 
 
 def skipped(config: GradientConfig, device: str) -> dict[tuple[str, str], str]:

@@ -80,7 +80,7 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         counted=_counted(data),
         articles=render("gradient_verdicts.html.j2", models=models),
         remarks=(KNOWN,),
-        notices=(*noticed, *data.drawn, *data.shortages, *data.questions_made),
+        notices=(*noticed, *data.drawn, *data.told("shortage"), *data.told("questions_made")),
         sections=(
             Section("threat", "Threat model", "Threat model: who could do this",
                     render("gradient_threat.html.j2", threat=first["threat_model"], models=models), open=True),
@@ -224,22 +224,16 @@ def _page(model: ModelResult, name: str) -> dict[str, Any]:
     shown = [pictures_of(attack, name, best=attack is model.best) for attack in model.attacks]
     return {
         "name": name,
-        "about": [
-            (label, record[key])
-            for label, key in (("Provider", "provider"), ("Document", "document"))
-            if record.get(key) and record[key] != name
-        ],
+        "about": [(key.capitalize(), record[key]) for key in ("provider", "document")
+                  if record.get(key) and record[key] != name],
         "repeats": len(record.get("repeats", ())),
-        "answer_given": any(
-            answer_given(unit.record)
-            for unit in model.units
-            if unit.page == name and unit.record["attack"] not in FLOORS
-        ),
+        "answer_given": any(answer_given(unit.record) for unit in model.units
+                            if unit.page == name and unit.record["attack"] not in FLOORS),
         "question": record.get("question"),
         "answer": record.get("answer"),
         "attacks": [pictures for pictures in shown if pictures is not None],
         "text": next((text_of(unit) for unit in model.units if unit.page == name and unit.text is not None), None),
-    }
+    }  # fmt: skip
 
 
 def _given(model: ModelResult) -> list[str]:
@@ -309,14 +303,8 @@ def _short(model: ModelResult, engines: Sequence[str]) -> str:
     said = verdict(model, engines)
     silent = said.severity in (Severity.UNTOLD, Severity.UNMEASURED)
     exposed = measured_on(model.best.units[0].run)
-    parts = [
-        counted,
-        f"Measured {exposed}." if exposed else "",
-        *of_batches(model),
-        *model.findings.unread,
-        said.sentence if silent else "",
-        said.more,
-    ]
+    parts = [counted, f"Measured {exposed}." if exposed else "", *of_batches(model), *model.findings.unread,
+             said.sentence if silent else "", said.more]  # fmt: skip
     return " ".join(filter(None, parts))
 
 
@@ -382,12 +370,9 @@ def summary_lines(data: ReportData) -> list[str]:
 def _row(attack: AttackResult) -> str:
     columns = attack.estimates
     fuzz, psnr = columns["fuzz_ratio"].value, columns["psnr"].value
-    return "  ".join(
-        [
-            f"picture by {attack.attack:<18}",
-            f"exact {attack.counts.exact}/{attack.counts.scored}",
-            f"fuzz {'-' if fuzz is None else format(fuzz, '.2f')}",
-            f"PSNR {'-' if psnr is None else format(psnr, '.1f')} dB",
-            f"gradient explained {'-' if attack.explained.value is None else format(attack.explained.value, '.3f')}",
-        ]
-    )
+    return "  ".join([
+        f"picture by {attack.attack:<18}", f"exact {attack.counts.exact}/{attack.counts.scored}",
+        f"fuzz {'-' if fuzz is None else format(fuzz, '.2f')}",
+        f"PSNR {'-' if psnr is None else format(psnr, '.1f')} dB",
+        f"gradient explained {'-' if attack.explained.value is None else format(attack.explained.value, '.3f')}",
+    ])  # fmt: skip

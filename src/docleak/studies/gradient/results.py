@@ -11,6 +11,7 @@ import numpy as np
 
 from docleak.errors import RunError
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
+from docleak.report import schema
 from docleak.report.severity import Severity, worst
 from docleak.runs.run import Run
 from docleak.studies.fields import mark
@@ -65,15 +66,9 @@ class Unit:
         return bool((self.record.get("self_test") or {}).get("passed", True))
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Private fields by how well one attack's picture was read, over all its pages, as they are in the table: what the
-    blank template shows or the attacker was given is not taken out (``routes`` does that)."""
-
-    exact: int
-    near: int
-    no: int
-    unscored: int
+class Counts(schema.Counts):
+    """Over all pages of an attack, as they are in the table: what the blank template shows or the attacker was given is
+    not taken out (``routes`` does that)."""
 
     @property
     def scored(self) -> int:
@@ -82,7 +77,7 @@ class Counts:
     @classmethod
     def of(cls, units: Sequence[Unit]) -> Counts:
         marks = [mark(field) for unit in units for field in unit.score.fields]
-        return cls(marks.count("exact"), marks.count("near"), marks.count("no"), marks.count("unscored"))
+        return cls(**{name: marks.count(name) for name in cls.model_fields})
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,7 @@ class AttackResult:
 
     def to_json(self) -> dict[str, Any]:
         spreads = {name: getattr(self, name).to_json() for name in ("explained", "evaluations", "seconds", "budget")}
-        counts, columns = vars(self.counts), estimates_json(self.estimates)
+        counts, columns = self.counts.model_dump(), estimates_json(self.estimates)
         return {"attack": self.attack, "pages": self.pages, "fields": counts, "estimates": columns, **spreads}
 
 
@@ -212,15 +207,9 @@ class ReportData:
         models = {name: facts for info in infos for name, facts in info.get("models", {}).items()}
         return {**{key: value for info in infos for key, value in info.items()}, "models": models}
 
-    @property
-    def shortages(self) -> list[str]:
-        """A sentence for each run that had fewer pages than were asked for."""
-        return list(dict.fromkeys(str(run.info["shortage"]) for run in self.runs if run.info.get("shortage")))
-
-    @property
-    def questions_made(self) -> list[str]:
-        """A sentence for each run in which questions were made for pages that had none."""
-        return list(dict.fromkeys(str(made) for run in self.runs if (made := run.info.get("questions_made"))))
+    def told(self, key: str) -> list[str]:
+        """The sentences of the runs under that key of their info, each once: "shortage", say."""
+        return list(dict.fromkeys(str(said) for run in self.runs if (said := run.info.get(key))))
 
     @property
     def drawn(self) -> list[str]:
@@ -237,7 +226,7 @@ class ReportData:
             "docleak": [manifest["docleak"] for manifest in manifests],
             "signature": [manifest["info"].get("signature") for manifest in manifests],
             "ocr_engine": self.engines,
-            "shortage": self.shortages,
+            "shortage": self.told("shortage"),
             "drawn": self.drawn,
             "interval": "95 %, expanded percentile bootstrap over documents; spreads are least and greatest",
             "models": [model.to_json() for model in self.models],

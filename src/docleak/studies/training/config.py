@@ -117,17 +117,17 @@ class TrainingConfig:
             weight_decay=self.weight_decay, max_steps=self.max_steps, dropout=self.dropout,
             optimiser=self.optimiser,
         )  # fmt: skip
+        before = replace(local, objective=self.pretraining) if self.pretraining else local
+        apart = {
+            PRETRAINING: (self.pretraining_participation or self.participation, before, self.pretraining_server),
+            FINETUNING: (self.participation, local, self.server),
+        }
         federations, plans = {}, self.plans()
-        if self.pretraining:
-            federations[PRETRAINING] = Federation(
-                self.model, self.pretraining_rounds, self.pretraining_participation or self.participation, holdout=0.0,
-                seed=seed, local=replace(local, objective=self.pretraining), server=server_of(self.pretraining_server),
-                privacy=plans.get(PRETRAINING),
-            )  # fmt: skip
-        if self.rounds:
-            federations[FINETUNING] = Federation(
-                self.model, self.rounds, self.participation, holdout=0.0, seed=seed, local=local,
-                server=server_of(self.server), privacy=plans.get(FINETUNING),
+        for phase, rounds in self.rounds_of.items():
+            share, steps, server = apart[phase]
+            federations[phase] = Federation(
+                self.model, rounds, share, holdout=0.0, seed=seed, local=steps, server=server_of(server),
+                privacy=plans.get(phase),
             )  # fmt: skip
         return federations
 

@@ -75,13 +75,9 @@ def divide(config: TrainingConfig, out: Path) -> Places:
     too few documents.
     """
     folder = folder_of(config, out)
-    wanted = [
-        folder / f"silos-{config.clients}",
-        folder / "test",
-        *[folder / "validation"] * (config.validation_share > 0),
-    ]
+    wanted = [f"silos-{config.clients}", "test", *["validation"] * (config.validation_share > 0)]
     places = divided(config, out)
-    if all(part.is_dir() for part in wanted):
+    if all((folder / part).is_dir() for part in wanted):
         return places
     _write_parts(config, folder)
     return divided(config, out)

@@ -4,8 +4,9 @@ come to: columns that a table has where a row was validated after its rounds."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,14 +83,13 @@ def two_stage(sets: Mapping[str, Estimate], *, bottom: float = 0.0, top: float =
 
 def validated(trainings: Sequence[Sequence[Point]]) -> dict[str, ByDocument]:
     """Column -> what it is the mean of, of those that these trainings have."""
-    columns = {
-        "pretraining_loss": _means([last_losses(points) for points in trainings]),
-        "swing": _means([swings(points, scores=True) for points in trainings]),
-        "loss_swing": _means([swings(points, scores=False) for points in trainings]),
-        "fluctuation": _means([fluctuations(points, scores=True) for points in trainings]),
-        "loss_fluctuation": _means([fluctuations(points, scores=False) for points in trainings]),
-    }
-    return {name: documents for name, documents in columns.items() if documents}
+    columns: dict[str, Callable[[Sequence[Point]], ByDocument]] = {
+        "pretraining_loss": last_losses, "swing": partial(swings, scores=True),
+        "loss_swing": partial(swings, scores=False), "fluctuation": partial(fluctuations, scores=True),
+        "loss_fluctuation": partial(fluctuations, scores=False),
+    }  # fmt: skip
+    means = {name: _means([of(points) for points in trainings]) for name, of in columns.items()}
+    return {name: documents for name, documents in means.items() if documents}
 
 
 def last_losses(points: Sequence[Point]) -> ByDocument:

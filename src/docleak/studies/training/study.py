@@ -75,15 +75,10 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     kind, about = "trainings", "trainings over silos"
     Config = TrainingConfig
     columns: ClassVar = {
-        "score": Column("average", 1, percent=True),
-        "lowest": Column("lowest training", 1, percent=True),
-        "highest": Column("highest training", 1, percent=True),
-        "loss": Column("loss", 2),
-        **VALIDATED,
-        "trainings": Column("trainings", 0),
-        "mib": Column("MiB", 0),
-        "seconds": Column("s", 0),
-    }
+        "score": Column("average", 1, percent=True), "lowest": Column("lowest training", 1, percent=True),
+        "highest": Column("highest training", 1, percent=True), "loss": Column("loss", 2), **VALIDATED,
+        "trainings": Column("trainings", 0), "mib": Column("MiB", 0), "seconds": Column("s", 0),
+    }  # fmt: skip
     of_model, options = ("model",), ("documents", "test_documents", "pages", "rounds", "seed")
     parts, shares, repeatable = "test documents", ("score",), True
     wanted_at = "docs/reproduce.md"
@@ -305,8 +300,8 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
         """Steps of each phase (private: rounds, with a step of every unit drawn), and the test, at as much a page."""
         c, result, least = self.config, results_in(run)[0], self.least().config
-        folders = divided(least, table_of(run) / DATA).silos.values()
-        silos = [load_pages(f"folder:{folder}", seed=0) for folder in folders]
+        places = divided(least, table_of(run) / DATA)
+        silos = [load_pages(f"folder:{folder}", seed=0) for folder in places.silos.values()]
         whole = sum(len(load_pages(spec, count=c.pages or None, seed=c.seed)) for spec in c.documents)
         trained = whole * (1 - c.validation_share - (0 if c.test_documents else c.test_share))
         work, rounds = {}, self._client_rounds()
@@ -320,13 +315,9 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             of = rounds[phase] * (min(per_round, c.max_steps) if c.max_steps else per_round)
             work[f"steps of {phase}"] = Done(len(silos) * least.batch_size / c.batch_size, result.seconds[phase], of)
         tested = sum(sum(scores.questions) for scores in result.scores.values())
-        asked = c.seeds * (1.0 if c.test_documents else c.test_share) * whole * tested / max(1, self._tested_pages(run))
+        pages = sum(len(load_pages(f"folder:{folder}", seed=0)) for folder in places.test.values())
+        asked = c.seeds * (1.0 if c.test_documents else c.test_share) * whole * tested / max(1, pages)
         return {**work, "questions of the test": Done(tested, result.seconds_testing, round(asked))}
-
-    def _tested_pages(self, run: Run) -> int:
-        """Pages of the test in a rehearsal."""
-        places = divided(self.least().config, table_of(run) / DATA)
-        return sum(len(load_pages(f"folder:{folder}", seed=0)) for folder in places.test.values())
 
     @classmethod
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
