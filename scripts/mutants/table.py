@@ -89,7 +89,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "privacy/mechanism.py": ("privacy/test_accounting.py",),
     "privacy/plan.py": ("privacy/test_plan.py",),
     "privacy/randomness.py": ("privacy/test_randomness.py",),
-    "training/federated/cost.py": ("training/test_federation.py",),
+    "training/federated/summary.py": ("training/test_federation.py",),
     "training/federated/fedopt.py": ("training/test_fedopt.py",),
     "training/federated/local.py": ("training/test_local.py",),
     "training/federated/secure/fixed_point.py": ("training/federated/secure/test_fixed_point.py",),

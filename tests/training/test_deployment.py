@@ -32,7 +32,7 @@ from docleak.training.federated.deploy.keys import Authority, days_left
 from docleak.training.federated.deploy.start import check_apart
 from docleak.training.federated.deploy.watch import at_work, was_killed
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.secure.key_files import read_identity, read_pinned
+from docleak.training.federated.secure.keys import read_identity, read_pinned
 from docleak.training.federated.silo_limits import SiloLimits
 from tests.training.deploying import PLAN, PRIVATE, free_ports, running
 

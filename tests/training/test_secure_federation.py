@@ -33,7 +33,7 @@ from docleak.training.federated.local import parameters_of
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.party import private_round, train_round
 from docleak.training.federated.record import FederatedRun
-from docleak.training.federated.secure.key_files import read_pinned, write_key_pair
+from docleak.training.federated.secure.keys import read_pinned, write_key_pair
 from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.silo import open_party
 from docleak.training.federated.wire import Compression
@@ -294,7 +294,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.messages import config_record
-from docleak.training.federated.secure.key_files import write_key_pair
+from docleak.training.federated.secure.keys import write_key_pair
 from docleak.training.federated.secure.messages import Session
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 keys = Path(sys.argv[1])

@@ -30,9 +30,8 @@ from docleak.models.tiny import (
     vt5_start,
 )
 from docleak.privacy.lineage import UNKNOWN, Lineage
-from docleak.training.answers import answered
-from docleak.training.extraction.fit import Epoch, FitConfig, fit
-from docleak.training.extraction.validation import validate
+from docleak.training.extraction.fit import Epoch, FitConfig, fit, validate
+from docleak.training.federated.validation import answered
 from docleak.training.lineage import SYNTHETIC, write_lineage
 from docleak.training.pretrain import PretrainConfig, pretrain
 

@@ -24,8 +24,7 @@ from docleak.training.federated.local import LocalRound, set_parameters, train_l
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.names import naming
 from docleak.training.federated.wire import Compression, pack, unpack
-from docleak.training.objectives.objective import Example
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import Example, objective_of
 from docleak.training.objectives.tasks import QUESTIONS
 
 #: What others call the keys of LocalPlan.

@@ -23,8 +23,7 @@ from docleak.privacy.budget import noise_for
 from docleak.privacy.mechanism import Mechanism, Unit, choice
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
-from docleak.training.extraction.fit import Epoch, Fitted
-from docleak.training.extraction.validation import masked, validate
+from docleak.training.extraction.fit import Epoch, Fitted, masked, validate
 from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState
 from docleak.training.private.clipping import LeftOutError
 from docleak.training.private.rounds import noisy_difference, server_step

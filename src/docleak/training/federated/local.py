@@ -19,8 +19,7 @@ from docleak.models.vlm.values import derived_once
 from docleak.spec import counted_words
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local_plan import OPTIMISERS, LocalPlan
-from docleak.training.objectives.objective import Example, Objective
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import Example, Objective, objective_of
 
 #: A model of more parameters than LARGE takes a batch in parts of AT_ONCE tokens and PAIRS_AT_ONCE pairs of tokens that
 #: attend to each other, pages in patches of PATCH pixels a side: a step of FeDocVQA's published size on 16 tables does

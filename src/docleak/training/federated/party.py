@@ -16,12 +16,12 @@ from docleak.errors import FederationError
 from docleak.models.base import DocumentModel, trainable
 from docleak.models.loading import load_model
 from docleak.privacy.randomness import Randomness
-from docleak.training.answers import answered
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
 from docleak.training.federated.silo import Party
-from docleak.training.objectives.table import objective_of
+from docleak.training.federated.validation import answered
+from docleak.training.objectives.objective import objective_of
 from docleak.training.private.moving import require_moving
 from docleak.training.private.rounds import client_round
 

@@ -18,7 +18,7 @@ from docleak.files import OWNERS_FILE, OWNERS_FOLDER
 from docleak.training.federated.deploy.app import PINNED, TEMPLATES
 from docleak.training.federated.deploy.keys import Authority, node_keys
 from docleak.training.federated.federation import Federation, drawn
-from docleak.training.federated.secure.key_files import write_key_pair
+from docleak.training.federated.secure.keys import write_key_pair
 from docleak.training.federated.silo_ledger import SiloLedger
 from docleak.training.federated.silo_limits import SiloLimits
 

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.flower.discretion import answered
 from docleak.training.federated.flower.messages import config_record, settings_in
-from docleak.training.federated.flower.secure_silo import RECORD, STEPS, Identities, answer_step, identity_of_node
+from docleak.training.federated.flower.secure_round import RECORD, STEPS, Identities, answer_step, identity_of_node
 
 
 def client_app(

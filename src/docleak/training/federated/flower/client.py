@@ -28,7 +28,7 @@ from docleak.training.federated.flower.messages import (
     metric_record,
     settings_in,
 )
-from docleak.training.federated.flower.secure_silo import RECORD, Identities, MaskedRound
+from docleak.training.federated.flower.secure_round import RECORD, Identities, MaskedRound
 from docleak.training.federated.party import evaluate, introduce, model_of, private_round, train_round
 from docleak.training.federated.scores import SENSITIVITY, evaluate_privately, evaluation_noise
 from docleak.training.federated.silo import Party, open_party

@@ -18,8 +18,8 @@ from docleak.models.base import DocumentModel
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import parameters_of, set_parameters
 from docleak.training.federated.silo import Party
+from docleak.training.guard.checkpoint import probe as loss_on
 from docleak.training.guard.guard import Guard
-from docleak.training.guard.probe import probe as loss_on
 from docleak.training.objectives.tasks import QUESTIONS
 
 #: Of Flower's error replies: below 100 are Flower's own.

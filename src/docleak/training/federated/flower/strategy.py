@@ -20,8 +20,15 @@ from docleak.privacy.randomness import Randomness
 from docleak.training.federated.bounds import UpdateBounds
 from docleak.training.federated.capture import record_update
 from docleak.training.federated.federation import impossible
-from docleak.training.federated.fedopt import Averaging, ClientUpdate, ServerState, faults_in, moved
-from docleak.training.federated.flower.meeting import UNNAMED, awaited, fault_of, meeting_faults
+from docleak.training.federated.fedopt import (
+    Averaging,
+    ClientUpdate,
+    ServerState,
+    clear_shelves,
+    faults_in,
+    moved,
+    shapes_of,
+)
 from docleak.training.federated.flower.messages import (
     array_record,
     config_record,
@@ -29,15 +36,13 @@ from docleak.training.federated.flower.messages import (
     settings_in,
     wire_bytes,
 )
-from docleak.training.federated.flower.replies import SentUpdate, scores_in
-from docleak.training.federated.flower.secure_round import SecureRound
-from docleak.training.federated.flower.secure_silo import RECORD
+from docleak.training.federated.flower.replies import UNNAMED, SentUpdate, awaited, fault_of, meeting_faults, scores_in
+from docleak.training.federated.flower.secure_round import RECORD, SecureRound
 from docleak.training.federated.party import DocumentScore, Introduction
 from docleak.training.federated.record import ClientRow, FederatedRun, RoundRow
 from docleak.training.federated.scores import Scores, SiloScore
 from docleak.training.federated.secure.fixed_point import from_words
 from docleak.training.federated.secure.keys import Pinned
-from docleak.training.federated.shelf import clear_shelves, shapes_of
 from docleak.training.private.rounds import stand_in
 
 #: Bytes of float32 weights from which the server's state is kept in files of the run's folder between its steps.
