@@ -101,7 +101,7 @@ def test_the_servers_view_of_one_silo_is_noise_and_the_sum_is_not(silos: dict[st
         assert updates[name].details["masked"] is True
         seen, sent = (
             np.concatenate([arrays[key].ravel() for key in sorted(arrays)]).astype(np.float64)
-            for arrays in (updates[name].delta(), done.trained.update.delta)
+            for arrays in (updates[name].delta(), done.update.delta)
         )
         assert abs(np.corrcoef(seen, sent)[0, 1]) < 5 / np.sqrt(seen.size)
         limit = np.abs(seen).max()
@@ -109,7 +109,7 @@ def test_the_servers_view_of_one_silo_is_noise_and_the_sum_is_not(silos: dict[st
         expected = seen.size / 64
         assert ((counts - expected) ** 2 / expected).sum() < 63 + 6 * np.sqrt(2 * 63)  # uniform
     total = updates["(sum of 3 silos)"]
-    assert total.details["masked"] is False and total.examples == sum(d.trained.update.examples for d in true.values())
+    assert total.details["masked"] is False and total.examples == sum(d.update.examples for d in true.values())
 
 
 class Silent:
@@ -161,7 +161,7 @@ def test_a_silo_may_fall_silent_at_any_step(
     weights = {name: value.astype(np.float32) for name, value in start.parameters.items()}
     trained = [train_round(open_party(silos[name], federation), load_model("vt5-start"), weights, federation, 1)
                for name in left]  # fmt: skip
-    expected = step(start, [party_round.trained.update for party_round in trained], federation.server)
+    expected = step(start, [one.update for one in trained], federation.server)
     assert furthest(state_of(done), expected) < 1e-8
 
 

@@ -32,7 +32,7 @@ KEPT = 1 << 28
 
 @dataclass(frozen=True)
 class LocalRound:
-    """A client's round: its update, the optimiser steps it took, and the mean training loss over them.
+    """A client's round: its update, the optimiser steps it took, the mean training loss over them, and the seconds.
 
     ``batches`` are the numbers of the examples of each step, in the order of the objective.
     """
@@ -41,6 +41,7 @@ class LocalRound:
     steps: int
     loss: float
     batches: tuple[tuple[int, ...], ...] = ()
+    seconds: float = 0.0
 
 
 def parameters_of(model: DocumentModel) -> dict[str, np.ndarray]:

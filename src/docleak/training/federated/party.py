@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -49,14 +49,6 @@ class DocumentScore:
     anls: float
     accuracy: float
     questions: int
-
-
-@dataclass(frozen=True)
-class PartyRound:
-    """What a silo did in a round, and the seconds it took."""
-
-    trained: LocalRound
-    seconds: float
 
 
 def model_of(federation: Federation, device: str, source: str = "") -> DocumentModel:
@@ -135,14 +127,14 @@ def private_round(
 
 def train_round(
     party: Party, model: DocumentModel, weights: Mapping[str, NDArray[np.float32]], federation: Federation, number: int
-) -> PartyRound:
-    """Round ``number`` of this silo, from the server's ``weights``."""
+) -> LocalRound:
+    """Round ``number`` of this silo, from the server's ``weights``, and the seconds it took."""
     began = time.perf_counter()
     set_parameters(model, dict(weights))
     del weights  # a copy of the model less while it trains, where the caller keeps none
     rng = federation.client_rng(party.name, number)
     trained = train_locally(model, party.training, federation.local, client=party.name, rng=rng)
-    return PartyRound(trained, time.perf_counter() - began)
+    return replace(trained, seconds=time.perf_counter() - began)
 
 
 def evaluate(
