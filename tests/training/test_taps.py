@@ -19,10 +19,9 @@ from safetensors.torch import save_file
 
 import docleak
 from docleak.errors import FederationError
-from docleak.training.federated.capture import CapturedUpdate, read_updates
+from docleak.training.federated.capture import CapturedUpdate, naming, read_updates
 from docleak.training.federated.flower.grid import LocalGrid
 from docleak.training.federated.flower.tap import _record
-from docleak.training.federated.names import naming
 from docleak.training.taps.recorder import Recorder, Sent, plain
 from docleak.training.taps.weights import weights_pair
 

@@ -23,17 +23,8 @@ LOCAL, FEDERATED, PRIVATE = "A silo's steps", "Silos and server", "Differential 
 OF_PRIVACY = ("delta", "clip_norm", "unit", "unit_rate", "denominator", "published_counting")
 #: What a training by DP-SGD over single questions takes besides ``OF_PRIVACY``.
 OF_RECORDS = (
-    "model",
-    "lora",
-    "rounds",
-    "learning_rate",
-    "weight_decay",
-    "dropout",
-    "holdout",
-    "seed",
-    "epsilon",
-    "noise",
-)
+    "model", "lora", "rounds", "learning_rate", "weight_decay", "dropout", "holdout", "seed", "epsilon", "noise",
+)  # fmt: skip
 #: Where nobody knows which settings were given.
 UNSAID: Mapping[str, str] = MappingProxyType({})
 _RATE, _BELOW_ONE = Range(0, 1e3), Range(0, 0.999999)

@@ -116,14 +116,13 @@ def fit_privately(
         losses: list[float] = []
         drawn = plan.draw_units(units, randomness.coins)
         runs = [partial(_one_step, model, units[name], losses, rng) for name, rng in drawn.items()]
-        weights = {name: value.astype(np.float32) for name, value in state.parameters.items()}
-        delta, _ = noisy_difference(model.module, weights, runs, plan, clients_drawn=1, randomness=randomness)
+        delta, _ = noisy_difference(model.module, state.weights(), runs, plan, clients_drawn=1, randomness=randomness)
         state = server_step(
             state, [ClientUpdate(CENTRE, 1, delta)], plan, server, clients_drawn=1, randomness=randomness
         )
         with torch.no_grad():
-            for name, parameter in named.items():
-                parameter.copy_(torch.from_numpy(state.parameters[name].astype(np.float32)))
+            for name, value in state.weights().items():
+                named[name].copy_(torch.from_numpy(value))
         if number % validate_every == 0 or number == plan.mechanism.rounds:
             measured = validate(model, validation, batch_size=batch_size, seed=seed)
             if not math.isfinite(measured.loss):

@@ -117,12 +117,14 @@ class ServerState:
         """Round 0, from the initial parameters."""
         return cls({name: np.asarray(value, dtype=np.float64) for name, value in parameters.items()})
 
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """The model as it is sent and trained from: float32."""
+        return {name: value.astype(np.float32) for name, value in self.parameters.items()}
+
     def on_shelf(self, below: Path) -> ServerState:
         """The same state with its arrays in files, read when they are asked for."""
-        return replace(
-            self, parameters=shelved(self.parameters, below), momentum=shelved(self.momentum, below),
-            second=shelved(self.second, below),
-        )  # fmt: skip
+        parameters, momentum, second = (shelved(one, below) for one in (self.parameters, self.momentum, self.second))
+        return replace(self, parameters=parameters, momentum=momentum, second=second)
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ class Board:
             for client in row.clients:
                 if client.loss is not None:
                     self._writer.add_scalar(f"loss/{client.silo}", client.loss, number)
-            self._writer.add_scalar("bytes/up", sum(client.up for client in row.clients), number)
-            self._writer.add_scalar("bytes/down", sum(client.down for client in row.clients), number)
+            for way in ("up", "down"):
+                self._writer.add_scalar(f"bytes/{way}", row.facts()[f"bytes_{way}"], number)
         if kept := kept_of(scores or ()):
             for name, value in (("anls", kept.anls.value), ("accuracy", kept.accuracy)):
                 if value is not None:

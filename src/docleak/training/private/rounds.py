@@ -212,7 +212,7 @@ def train_privately(
         if on_round is not None:
             on_round(ledger, state)
         drawn = plan.draw_clients(silos, streams["server"].coins)
-        weights = {name: value.astype(np.float32) for name, value in state.parameters.items()}
+        weights = state.weights()
         updates = [
             client_round(
                 model, silos[name], plan, local, weights=weights, client=name, clients_drawn=len(drawn),
@@ -221,5 +221,5 @@ def train_privately(
             for name in drawn
         ]  # fmt: skip
         state = server_step(state, updates, plan, optimiser, clients_drawn=len(drawn), randomness=streams["server"])
-        set_parameters(model, {name: value.astype(np.float32) for name, value in state.parameters.items()})
+        set_parameters(model, state.weights())
     return ledger

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from docleak.documents.ranges import PATH, check_kind
 from docleak.errors import FederationError
-from docleak.training.federated.capture import KINDS, begin, recorded, write_update
-from docleak.training.federated.names import naming
+from docleak.training.federated.capture import KINDS, begin, naming, recorded, write_update
 
 LOG = logging.getLogger("docleak.tap")
 #: Bytes that may wait to be written; what comes beyond is left out, for the training does not wait.

@@ -110,7 +110,7 @@ class FederatedStrategy(Strategy):
 
     def arrays(self) -> ArrayRecord:
         """The global model as it is sent: float32."""
-        return array_record({name: value.astype(np.float32) for name, value in self.state.parameters.items()})
+        return array_record(self.state.weights())
 
     def _put_away(self, state: ServerState) -> ServerState:
         """The state in files, where it is large: clients that train in this process need the memory more."""
