@@ -96,14 +96,9 @@ class Fitted:
 
 
 def fit(
-    model: EncoderModel,
-    private: Sequence[TokenPage],
-    validation: Sequence[TokenPage],
-    config: FitConfig,
-    *,
-    seed: int,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-) -> Fitted:
+    model: EncoderModel, private: Sequence[TokenPage], validation: Sequence[TokenPage], config: FitConfig, *,
+    seed: int, on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> Fitted:  # fmt: skip
     """Train ``model`` in place on pages that it encoded; masks of "mlm" are drawn anew each epoch.
 
     For "qa" every question of a page is an example.

@@ -82,18 +82,10 @@ class PrivateFit:
 
 
 def fit_privately(
-    model: EncoderModel,
-    units: Mapping[str, Sequence[TokenPage]],
-    validation: Sequence[TokenPage],
-    config: PrivateFit,
-    plan: DpPlan,
-    *,
-    validate_every: int,
-    batch_size: int,
-    seed: int,
-    randomness: Randomness,
+    model: EncoderModel, units: Mapping[str, Sequence[TokenPage]], validation: Sequence[TokenPage], config: PrivateFit,
+    plan: DpPlan, *, validate_every: int, batch_size: int, seed: int, randomness: Randomness,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-) -> Fitted:
+) -> Fitted:  # fmt: skip
     """Train ``model`` in place on the pages of each unit; epochs of the result are rounds.
 
     The validation pages are nobody's whom the plan protects, and choosing a round by them costs nothing. ``train_loss``

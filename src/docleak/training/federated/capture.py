@@ -118,16 +118,9 @@ class CapturedUpdate:
 
 
 def write_update(
-    directory: Path,
-    *,
-    round: int,
-    client: str,
-    start: Arrays,
-    received: Arrays,
-    kind: str,
-    examples: int,
+    directory: Path, *, round: int, client: str, start: Arrays, received: Arrays, kind: str, examples: int,
     details: Mapping[str, Any],
-) -> Path:
+) -> Path:  # fmt: skip
     """Record one update and return its JSON file; an update of the same round and client is replaced.
 
     ``start`` is written with the round's first update, and must be the same for the others. Each file appears whole or

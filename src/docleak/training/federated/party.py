@@ -101,15 +101,9 @@ def introduce(party: Party, model: DocumentModel, federation: Federation) -> Int
 
 
 def private_round(
-    party: Party,
-    model: DocumentModel,
-    weights: Mapping[str, NDArray[np.float32]],
-    federation: Federation,
-    *,
-    clients_drawn: int,
-    randomness: Randomness,
-    on_note: Callable[[str], None] = lambda note: None,
-) -> ClientUpdate:
+    party: Party, model: DocumentModel, weights: Mapping[str, NDArray[np.float32]], federation: Federation, *,
+    clients_drawn: int, randomness: Randomness, on_note: Callable[[str], None] = lambda note: None,
+) -> ClientUpdate:  # fmt: skip
     """A round under the federation's privacy plan, from the server's ``weights``: the update, which is all that leaves.
 
     ``randomness`` is the silo's own and fresh: the federation's seed is known to the server. ``on_note`` is told, at

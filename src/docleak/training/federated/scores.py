@@ -70,14 +70,9 @@ class Kept:
 
 
 def evaluate_privately(
-    party: Party,
-    model: DocumentModel,
-    weights: Mapping[str, NDArray[np.float32]],
-    federation: Federation,
-    *,
-    randomness: Randomness,
-    on_note: Callable[[str], None] = lambda note: None,
-) -> SiloScore:
+    party: Party, model: DocumentModel, weights: Mapping[str, NDArray[np.float32]], federation: Federation, *,
+    randomness: Randomness, on_note: Callable[[str], None] = lambda note: None,
+) -> SiloScore:  # fmt: skip
     """The noised sums of one evaluation of the server's ``weights``; all that leaves of what the silo keeps.
 
     A unit that cannot be asked counts as if it were not there; ``on_note`` is told of it, at the silo.

@@ -83,15 +83,10 @@ class Training:
 
 
 def train(
-    training: Training,
-    silos: Callable[[], Mapping[str, Path]],
-    out: Path,
-    *,
-    device: str = "cpu",
-    command: str = "",
+    training: Training, silos: Callable[[], Mapping[str, Path]], out: Path, *, device: str = "cpu", command: str = "",
     on_begin: Callable[[FederatedRun, Mapping[str, Path]], OnSilo] = lambda run, silos: lambda number, silo, kind: None,
     say: Callable[[str], None] = lambda text: None,
-) -> FederatedRun:
+) -> FederatedRun:  # fmt: skip
     """Train, or go on, in ``out``, and leave the table of its rounds and the model of the last one.
 
     ``silos`` finds or makes the silos' folders, by name, once the run is open. ``on_begin`` is told of both and gives

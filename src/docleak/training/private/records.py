@@ -74,14 +74,9 @@ class RecordTraining:
 
 
 def train_by_record(
-    model: DocumentModel,
-    pages: Sequence[Page],
-    plan: DpPlan,
-    optimiser: RecordOptimiser,
-    *,
-    randomness: Randomness,
+    model: DocumentModel, pages: Sequence[Page], plan: DpPlan, optimiser: RecordOptimiser, *, randomness: Randomness,
     on_step: OnStep | None = None,
-) -> RecordTraining:
+) -> RecordTraining:  # fmt: skip
     """Train ``model`` in place: ``plan.mechanism.rounds`` steps, each over the questions its coins draw.
 
     Every question's gradient over all trainable parameters together (a tied weight once) is clipped to C; the sum gets
@@ -252,15 +247,10 @@ class RecordTrainingConfig:
 
 
 def train_records(
-    config: RecordTrainingConfig,
-    silo: Callable[[], Mapping[str, Path]],
-    out: Path,
-    *,
-    device: str = "cpu",
-    command: str = "",
-    on_step: Callable[[int, int], None] = lambda done, of: None,
+    config: RecordTrainingConfig, silo: Callable[[], Mapping[str, Path]], out: Path, *, device: str = "cpu",
+    command: str = "", on_step: Callable[[int, int], None] = lambda done, of: None,
     say: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Train on the one silo's pages, and write the unit's record and OUT/model; the former's content.
 
     A run that was cut off begins anew: its noise and coins are kept nowhere. Its model is written at the end, whole or

@@ -29,18 +29,11 @@ from docleak.training.private.units import unit_names
 
 
 def train_embedded(
-    run: FederatedRun,
-    silos: Mapping[str, Path],
-    *,
-    device: str = "cpu",
-    evaluate_every: int = 1,
-    capture: Path | None = None,
-    on_silo: OnSilo = lambda number, silo, kind: None,
-    on_round: OnRound = lambda row, scores: None,
-    randomness: Callable[[], Randomness] = Randomness.fresh,
-    timeout: float = TURN_SECONDS,
-    guard: bool = False,
-) -> ServerState:
+    run: FederatedRun, silos: Mapping[str, Path], *, device: str = "cpu", evaluate_every: int = 1,
+    capture: Path | None = None, on_silo: OnSilo = lambda number, silo, kind: None,
+    on_round: OnRound = lambda row, scores: None, randomness: Callable[[], Randomness] = Randomness.fresh,
+    timeout: float = TURN_SECONDS, guard: bool = False,
+) -> ServerState:  # fmt: skip
     """Train (or go on training) over the silos' folders in this process; the state after the last round.
 
     A silo that takes longer than ``timeout`` seconds for a message is stopped. One whose folder has limits of its own

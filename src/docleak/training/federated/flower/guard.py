@@ -66,13 +66,9 @@ def _asked(message: Message, probe: Probe | None) -> dict[str, Any]:
 
 
 def inspect_first(
-    folder: Path,
-    arrays: Mapping[str, np.ndarray],
-    party: Party,
-    model: DocumentModel,
-    federation: Federation,
+    folder: Path, arrays: Mapping[str, np.ndarray], party: Party, model: DocumentModel, federation: Federation,
     on_note: Callable[[str], None],
-) -> None:
+) -> None:  # fmt: skip
     """PrivacyError where the guard in ``folder`` refuses the model that a silo of docleak's is asked to train.
 
     ``model`` holds the silo's own checkpoint where no model of this training is remembered, which then is the last one;

@@ -61,20 +61,11 @@ class FederatedStrategy(Strategy):
     """
 
     def __init__(
-        self,
-        run: FederatedRun,
-        initial: Mapping[str, NDArray[np.float32]],
-        model_fingerprint: str,
-        *,
-        expected: int,
-        evaluate_every: int = 1,
-        capture: Path | None = None,
-        timeout: float = 3600.0,
-        on_round: OnRound = lambda row, scores: None,
-        randomness: Callable[[], Randomness] = Randomness.fresh,
-        pinned: Pinned = MappingProxyType({}),
-        shelve_above: int = SHELVE_ABOVE,
-    ) -> None:
+        self, run: FederatedRun, initial: Mapping[str, NDArray[np.float32]], model_fingerprint: str, *, expected: int,
+        evaluate_every: int = 1, capture: Path | None = None, timeout: float = 3600.0,
+        on_round: OnRound = lambda row, scores: None, randomness: Callable[[], Randomness] = Randomness.fresh,
+        pinned: Pinned = MappingProxyType({}), shelve_above: int = SHELVE_ABOVE,
+    ) -> None:  # fmt: skip
         self.run, self.federation = run, run.federation
         clear_shelves(run.path)
         self._shelf = run.path if sum(value.nbytes for value in initial.values()) > shelve_above else None

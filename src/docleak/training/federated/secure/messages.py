@@ -97,15 +97,9 @@ class Session(Message):
 
     @classmethod
     def new(
-        cls,
-        silos: tuple[str, ...] | list[str],
-        *,
-        round_number: int,
-        words: int,
-        fixed: FixedPoint,
-        threshold: int = 0,
-        entropy: Entropy,
-    ) -> Session:
+        cls, silos: tuple[str, ...] | list[str], *, round_number: int, words: int, fixed: FixedPoint,
+        threshold: int = 0, entropy: Entropy,
+    ) -> Session:  # fmt: skip
         """A session with an id of its own. ``threshold`` 0 is the paper's for active servers, floor(2K / 3) + 1."""
         chosen = threshold or 2 * len(silos) // 3 + 1
         if fixed.silos != len(silos):

@@ -28,13 +28,9 @@ class Outcome:
 
 
 def simulate(
-    session: Session,
-    inputs: Mapping[str, Words],
-    identities: Mapping[str, Identity],
-    *,
-    drop: Mapping[str, str] | None = None,
-    entropy: Entropy = secrets.token_bytes,
-) -> Outcome:
+    session: Session, inputs: Mapping[str, Words], identities: Mapping[str, Identity], *,
+    drop: Mapping[str, str] | None = None, entropy: Entropy = secrets.token_bytes,
+) -> Outcome:  # fmt: skip
     """Sum the silos' words. ``drop`` says before which of STEPS a silo falls silent.
 
     ``identities`` has every silo of the session; the server pins what the first of them does. Raises FederationError
