@@ -159,25 +159,17 @@ def record_update(
     capture: Path, federation: Federation, state: ServerState, update: ClientUpdate, said: Mapping[str, Any]
 ) -> None:
     """Write an update of the round after ``state`` to ``capture``; ``said`` is what its silo says besides."""
+    plan, secure = federation.privacy, federation.secure
+    details = {
+        **asdict(federation.local), "seed": federation.seed, "privacy": None if plan is None else plan.to_dict(),
+        "model": federation.model, "holdout": federation.holdout, "compression": str(federation.compression),
+        "secure": None if secure is None else asdict(secure), **said,
+    }  # fmt: skip
     write_update(
-        capture,
-        round=state.round + 1,
-        client=update.client,
-        start=state.weights(),
-        received={key: value.astype(np.float32) for key, value in update.delta.items()},
-        kind="delta",
-        examples=update.examples,
-        details={
-            **asdict(federation.local),
-            "seed": federation.seed,
-            "privacy": None if federation.privacy is None else federation.privacy.to_dict(),
-            "model": federation.model,
-            "holdout": federation.holdout,
-            "compression": str(federation.compression),
-            "secure": None if federation.secure is None else asdict(federation.secure),
-            **said,
-        },
-    )
+        capture, round=state.round + 1, client=update.client, start=state.weights(), kind="delta",
+        received={key: value.astype(np.float32) for key, value in update.delta.items()}, examples=update.examples,
+        details=details,
+    )  # fmt: skip
 
 
 def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:

@@ -86,17 +86,18 @@ def fingerprint(model: DocumentModel) -> str:
 def introduce(party: Party, model: DocumentModel, federation: Federation) -> Introduction:
     """What the server must know before it trusts a round to this silo; constants instead of counts where it is to say
     nothing of its own. FederationError where it says them and has nothing to train on."""
-    pages, kept = len(party.training), len(party.kept)
+    pages, kept, examples = len(party.training), len(party.kept), 1
     if federation.privacy is not None:
-        return Introduction(party.name, party.source, 1, int(federation.holdout > 0), fingerprint(model), 1)
-    if federation.reticent:
-        return Introduction(party.name, party.source, min(pages, 1), min(kept, 1), fingerprint(model), 1)
-    objective = objective_of(federation.local.objective)
-    if not (examples := len(objective.examples(party.training))):
-        raise FederationError(
-            f"it has {pages} pages and no {objective.needs} to train on. Give it some (docs/data-format.md), or train "
-            "without it."
-        )
+        pages, kept = 1, int(federation.holdout > 0)
+    elif federation.reticent:
+        pages, kept = min(pages, 1), min(kept, 1)
+    else:
+        objective = objective_of(federation.local.objective)
+        if not (examples := len(objective.examples(party.training))):
+            raise FederationError(
+                f"it has {pages} pages and no {objective.needs} to train on. Give it some (docs/data-format.md), or "
+                "train without it."
+            )
     return Introduction(party.name, party.source, pages, kept, fingerprint(model), examples)
 
 

@@ -52,16 +52,10 @@ def open_party(directory: Path, federation: Federation, *, name: str = "") -> Pa
             f"silo {called!r}: all {len(pages)} pages of {directory} are kept to evaluate on. Each document is kept by "
             f"a coin of its own with probability {federation.holdout}: give the silo more, or a smaller holdout."
         )
-    training = picked(pages, [i for i, is_kept in enumerate(kept) if not is_kept])
+    training, held = (picked(pages, [i for i, one in enumerate(kept) if one == which]) for which in (False, True))
     if federation.privacy is not None:
         units_of(training, federation.privacy.mechanism.unit, client=called)  # before a round is charged for it
-    return Party(
-        called,
-        silo.source if silo else "folder",
-        training,
-        picked(pages, [i for i, is_kept in enumerate(kept) if is_kept]),
-        tuple(getattr(pages, "notes", ())),
-    )
+    return Party(called, silo.source if silo else "folder", training, held, tuple(getattr(pages, "notes", ())))
 
 
 def contents_digest(directory: Path) -> str:

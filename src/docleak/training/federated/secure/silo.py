@@ -125,15 +125,10 @@ def share(
     of_seed = split(seed, session.threshold, points, entropy=entropy)
     of_key = split(state.mask_secret, session.threshold, points, entropy=entropy)
     pairs = {silo: of_seed[session.point(silo)] + of_key[session.point(silo)] for silo in (name, *others)}
-    sealed = {
-        silo: seal(
-            pair_key(session, "share", state.share_secret, name, advert),
-            pairs[silo],
-            session.statement("parcel", name, silo),
-            entropy=entropy,
-        )
-        for silo, advert in others.items()
-    }
+    sealed = {}
+    for silo, advert in others.items():
+        key, context = pair_key(session, "share", state.share_secret, name, advert), ("parcel", name, silo)
+        sealed[silo] = seal(key, pairs[silo], session.statement(*context), entropy=entropy)
     parcels = Parcels(name, check_value(session, name, seed), sealed, b"")
     kept = {silo: advert.to_bytes() for silo, advert in others.items()}
     return Shared(state, kept, seed, pairs[name]), _signed(parcels, parcels.statement(session), identity)
