@@ -108,16 +108,12 @@ def pretrain(
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if protect is not None:
-            _replace_gradients(model, protect)
+            named = dict(trainable(model.module))
+            protected = protect({name: p.grad for name, p in named.items() if p.grad is not None})
+            for name, parameter in named.items():
+                parameter.grad = protected.get(name)
         torch.nn.utils.clip_grad_norm_(parameters, config.max_norm)
         optimiser.step()
         schedule.step()
         on_step(step, float(loss.detach()))
     model.module.eval()
-
-
-def _replace_gradients(model: DocumentModel, protect: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
-    named = dict(trainable(model.module))
-    protected = protect({name: p.grad for name, p in named.items() if p.grad is not None})
-    for name, parameter in named.items():
-        parameter.grad = protected.get(name)

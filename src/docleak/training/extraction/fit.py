@@ -136,12 +136,9 @@ def fit(
 
 
 def _step(
-    model: EncoderModel,
-    pages: Sequence[TokenPage],
-    config: FitConfig,
-    optimiser: torch.optim.Optimizer,
+    model: EncoderModel, pages: Sequence[TokenPage], config: FitConfig, optimiser: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler,
-) -> float:
+) -> float:  # fmt: skip
     loss = model.loss(model.collate(pages)).mean()
     optimiser.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -335,11 +335,12 @@ def naming(found: Shapes, orders: Sequence[Shapes]) -> dict[str, str]:
     """
     known = {name: shape for order in orders for name, shape in order.items()}
     if found and not set(found) & set(known) and all(NUMBERED.fullmatch(name) for name in found):
-        listed = sorted(found, key=_position)
+        listed = sorted(found, key=lambda name: int(re.sub(r"\D", "", name)))
         shapes = [found[name] for name in listed]
         fits = (order for order in orders if [*order.values()] == shapes)
         return dict(zip(listed, next(fits, {}), strict=False))
-    bare = _unambiguous(known)
+    count = Counter(map(plain, known))
+    bare = {plain(name): name for name in known if count[plain(name)] == 1}
     came = Counter(plain(name) for name in found)
     names = {}
     for name in found:
@@ -354,14 +355,3 @@ def plain(name: str) -> str:
     while prefix := next((one for one in PREFIXES if name.startswith(one)), ""):
         name = name[len(prefix) :]
     return name.replace(".default.", ".") if "lora_" in name else name
-
-
-def _unambiguous(names: Iterable[str]) -> dict[str, str]:
-    bare = [(plain(name), name) for name in names]
-    count = Counter(short for short, _ in bare)
-    return {short: name for short, name in bare if count[short] == 1}
-
-
-def _position(name: str) -> int:
-    number = NUMBERED.fullmatch(name)
-    return int(number[1]) if number else -1

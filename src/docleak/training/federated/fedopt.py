@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +29,18 @@ Arrays = Mapping[str, NDArray[np.floating]]
 
 
 class Shelf(MutableMapping[str, Floats]):
-    """float64 arrays by name, each read from its file when it is asked for; files go when the shelf does.
+    """float64 arrays by name, each read from its file when it is asked for; files, in a folder of their own ``below``,
+    go when the shelf does.
 
     What comes out is a copy: put it back to change it. Names, and so their number, may be any text.
     """
 
-    def __init__(self, below: Path) -> None:
+    def __init__(self, below: Path, arrays: Mapping[str, Floats] = MappingProxyType({})) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=below))
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._files: dict[str, Path] = {}
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self.update(arrays)
 
     def __setitem__(self, name: str, value: Floats) -> None:
         file = self._files.setdefault(name, self._folder / str(len(self._files)))
@@ -56,14 +59,6 @@ class Shelf(MutableMapping[str, Floats]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-
-def shelved(arrays: Mapping[str, Floats], below: Path) -> Shelf:
-    """The arrays on a shelf in a folder of its own ``below``."""
-    shelf = Shelf(below)
-    for name, value in arrays.items():
-        shelf[name] = value
-    return shelf
 
 
 def shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:
@@ -123,7 +118,7 @@ class ServerState:
 
     def on_shelf(self, below: Path) -> ServerState:
         """The same state with its arrays in files, read when they are asked for."""
-        parameters, momentum, second = (shelved(one, below) for one in (self.parameters, self.momentum, self.second))
+        parameters, momentum, second = (Shelf(below, one) for one in (self.parameters, self.momentum, self.second))
         return replace(self, parameters=parameters, momentum=momentum, second=second)
 
 

@@ -108,7 +108,8 @@ def train_in_place(
             f"client {client!r} has {counted_words(len(pages), 'page')} and no {objective.needs} to train on."
         )
     named = [p for _, p in trainable(model.module)]
-    optimiser = _optimiser(named, plan)
+    kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, OPTIMISERS[plan.optimiser])
+    optimiser = kind(named, lr=plan.learning_rate, weight_decay=plan.weight_decay)
     fitted = FittedPages(model, pages)
     losses: list[float] = []
     batches: list[tuple[int, ...]] = []
@@ -138,11 +139,6 @@ def train_in_place(
     return LocalSteps(len(examples), tuple(losses), tuple(batches))
 
 
-def _optimiser(parameters: Sequence[torch.nn.Parameter], plan: LocalPlan) -> torch.optim.Optimizer:
-    kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, OPTIMISERS[plan.optimiser])
-    return kind(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay)
-
-
 def _batches(count: int, plan: LocalPlan, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
     """Numbers of examples: every example once an epoch, in a new order; the last batch of an epoch may be smaller."""
     steps = 0
@@ -156,12 +152,9 @@ def _batches(count: int, plan: LocalPlan, rng: np.random.Generator) -> Iterator[
 
 
 def batch_loss(
-    model: DocumentModel,
-    pages: Sequence[Page],
-    batch: Sequence[Example],
-    objective: Objective,
+    model: DocumentModel, pages: Sequence[Page], batch: Sequence[Example], objective: Objective,
     rng: np.random.Generator,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Mean loss of a batch, a tensor of no dimension with its graph; each of its pages is read once. ``rng`` draws
     what the objective draws."""
     return model.loss(*_read(model, FittedPages(model, pages), batch, objective, rng)).mean()

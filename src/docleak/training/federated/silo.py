@@ -45,7 +45,9 @@ def open_party(directory: Path, federation: Federation, *, name: str = "") -> Pa
     silo = read_silo(directory) if (directory / MANIFEST).is_file() else None
     called = name or (silo.name if silo else directory.name)
     private = federation.privacy is not None
-    pages: Sequence[Page] = () if private and _is_empty(directory) else load_pages(f"folder:{directory}", seed=0)
+    index = directory / INDEX
+    none = private and index.is_file() and not index.read_bytes().strip()  # it is there, and names no page
+    pages: Sequence[Page] = () if none else load_pages(f"folder:{directory}", seed=0)
     kept = [federation.keeps(apart) if apart else False for apart in _apart(pages, federation)]
     if all(kept) and not private:
         raise FederationError(
@@ -86,12 +88,6 @@ def private_units(silos: Mapping[str, Path], federation: Federation) -> int:
         owned[name] = {*unit_names(party.training, unit), *unit_names(party.kept, unit)} - {""}
     check_owners(owned, unit)
     return sum(len(names) for names in owned.values())
-
-
-def _is_empty(directory: Path) -> bool:
-    """Whether the folder's index is there and names no page."""
-    index = directory / INDEX
-    return index.is_file() and not index.read_bytes().strip()
 
 
 def _apart(pages: Sequence[Page], federation: Federation) -> Sequence[str]:

@@ -52,7 +52,7 @@ class Deployment:
             faults.append("there is no silo; expected at least one")
         if not HOST.fullmatch(self.host):
             faults.append(f"{self.host!r} is no host name or address")
-        elif ":" in self.host and not _is_ipv6(self.host):
+        elif ":" in self.host and not isinstance(_address(self.host), ipaddress.IPv6Address):
             faults.append(f"{self.host!r} is no host name or address; expected one alone, and its port in --port")
         ports = (self.port, self.superlink_port)
         if not all(0 < port < 65536 for port in ports) or ports[0] == ports[1]:
@@ -158,12 +158,11 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
             stream.write(content)
 
 
-def _is_ipv6(host: str) -> bool:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.IPv6Address(host)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def silo_names(text: str) -> tuple[str, ...]:
@@ -220,11 +219,12 @@ class Authority:
         """Certificate and private key (PEM) of a server that is reached under these names or addresses."""
         key = ec.generate_private_key(CURVE)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+        names = [x509.IPAddress(ip) if (ip := _address(host)) else x509.DNSName(host) for host in hosts]
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         certificate = (
             _begun(subject, self._name, key.public_key(), self._days)
             .add_extension(x509.BasicConstraints(False, None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(issuer, critical=False)
             .sign(self._key, hashes.SHA384())
@@ -261,10 +261,3 @@ def _begun(
         .not_valid_before(now - dt.timedelta(minutes=5))  # clocks differ
         .not_valid_after(now + dt.timedelta(days=days))
     )
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)

@@ -20,11 +20,9 @@ from docleak.training.federated.flower.secure_round import RECORD, STEPS, Identi
 
 
 def client_app(
-    device: str = "cpu",
-    randomness: Callable[[], Randomness] = Randomness.fresh,
-    identities: Identities = identity_of_node,
-    threads: int = 0,
-) -> ClientApp:
+    device: str = "cpu", randomness: Callable[[], Randomness] = Randomness.fresh,
+    identities: Identities = identity_of_node, threads: int = 0,
+) -> ClientApp:  # fmt: skip
     """What every silo runs. A node's configuration says ``silo`` (its folder), and may say ``name`` and ``model``, and
     ``keep``, the folder with the silo's own limits, ledger and log.
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Message
@@ -15,12 +14,13 @@ from flwr.serverapp import Grid
 
 from docleak.errors import FederationError
 from docleak.training.federated.bounds import MOST_EXAMPLES
-from docleak.training.federated.fedopt import Arrays
+from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.flower.client import NOISED_NUMBERS, SCORE_NUMBERS
 from docleak.training.federated.flower.discretion import REDACTED
 from docleak.training.federated.flower.grid import TIMED_OUT
-from docleak.training.federated.flower.messages import arrays_in, metrics_in, settings_in
+from docleak.training.federated.flower.messages import arrays_in, metrics_in, settings_in, wire_bytes
 from docleak.training.federated.party import DocumentScore, Introduction
+from docleak.training.federated.record import ClientRow
 from docleak.training.federated.scores import SiloScore
 from docleak.training.federated.wire import Compression, unpack
 
@@ -28,33 +28,26 @@ from docleak.training.federated.wire import Compression, unpack
 EXAMPLES = "num-examples"
 
 
-@dataclass(frozen=True)
-class SentUpdate:
-    """An update as it was sent, with what its silo says of it; ``metrics`` are all of its numbers."""
+def update_in(
+    reply: Message, silo: str, shapes: Mapping[str, tuple[int, ...]], compression: Compression, *, down: int
+) -> tuple[ClientUpdate, ClientRow, Mapping[str, Any]]:
+    """An update as it was sent, its row of the table, and all numbers that its silo says of it.
 
-    delta: Arrays
-    examples: int
-    steps: int
-    loss: float | None
-    seconds: float
-    error: float
-    metrics: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, reply: Message, shapes: Mapping[str, tuple[int, ...]], compression: Compression) -> SentUpdate:
-        """FederationError, in words that go on from the silo's name, for a reply that is no update."""
-        try:
-            metrics = metrics_in(reply.content)
-            delta = unpack(arrays_in(reply.content), shapes, compression)
-            loss = _number(metrics, "loss") if "loss" in metrics else None
-            return cls(
-                delta, int(_number(metrics, EXAMPLES)), int(_number(metrics, "steps")), loss,
-                _number(metrics, "seconds"), _number(metrics, "compression-error"), metrics,
-            )  # fmt: skip
-        except FederationError as error:
-            raise FederationError(f"sent an update that cannot be unpacked: {error}") from error
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise FederationError(f"sent a reply that is no update ({type(error).__name__}: {error})") from error
+    FederationError, in words that go on from the silo's name, for a reply that is no update.
+    """
+    try:
+        numbers = metrics_in(reply.content)
+        delta = unpack(arrays_in(reply.content), shapes, compression)
+        loss = _number(numbers, "loss") if "loss" in numbers else None
+        row = ClientRow(
+            silo, int(_number(numbers, EXAMPLES)), int(_number(numbers, "steps")), loss, _number(numbers, "seconds"),
+            wire_bytes(reply), down, _number(numbers, "compression-error"),
+        )  # fmt: skip
+    except FederationError as error:
+        raise FederationError(f"sent an update that cannot be unpacked: {error}") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise FederationError(f"sent a reply that is no update ({type(error).__name__}: {error})") from error
+    return ClientUpdate(silo, row.examples, delta), row, numbers
 
 
 def scores_in(reply: Message, source: str, *, noised: bool) -> list[DocumentScore] | list[SiloScore]:

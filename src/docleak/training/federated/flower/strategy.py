@@ -36,7 +36,7 @@ from docleak.training.federated.flower.messages import (
     settings_in,
     wire_bytes,
 )
-from docleak.training.federated.flower.replies import UNNAMED, SentUpdate, awaited, fault_of, meeting_faults, scores_in
+from docleak.training.federated.flower.replies import UNNAMED, awaited, fault_of, meeting_faults, scores_in, update_in
 from docleak.training.federated.flower.secure_round import RECORD, SecureRound
 from docleak.training.federated.party import DocumentScore, Introduction
 from docleak.training.federated.record import ClientRow, FederatedRun, RoundRow
@@ -307,20 +307,18 @@ class FederatedStrategy(Strategy):
         if self._secure is not None:
             return self._taken_masked(name, reply, self._secure)
         try:
-            sent = SentUpdate.of(reply, shapes_of(self.state.parameters), self.federation.compression)
+            shapes, down = shapes_of(self.state.parameters), self._down.get(name, 0)  # somebody else may answer, too
+            update, row, numbers = update_in(reply, name, shapes, self.federation.compression, down=down)
         except FederationError as fault:
             return f"silo {name!r} {fault}"
-        update = ClientUpdate(name, sent.examples, sent.delta)
         faults = self._faults_in(update)
         if self.federation.privacy is not None and update.examples != 1:
             faults.append(f"says it counts {update.examples} times; under a privacy plan silos count alike")
         if faults:
             return "; ".join(f"silo {name!r} {fault}" for fault in faults)
-        self._record(update, sent.metrics)
+        self._record(update, numbers)
         averaging.add(update)
-        return ClientRow(
-            name, sent.examples, sent.steps, sent.loss, sent.seconds, wire_bytes(reply), self._down[name], sent.error
-        )
+        return row
 
     def _faults_in(self, update: ClientUpdate) -> list[str]:
         """What is wrong with a silo's update, in words that go on from its name."""
