@@ -76,14 +76,12 @@ def client_round(
         notes.append(f"{len(units)} {unit}s, fewer than M = {plan.denominator}: its part in the model is a small one")
     drawn = plan.draw_units(units, randomness.coins)
     set_parameters(model, dict(weights))
+    train_on = partial(_train_on, model, local=local, client=client, notes=notes)
     runs = [
-        partial(instead[name], model)
-        if name in instead
-        else partial(
-            _train_on, model, units[name], local, client=client, rng=rng, called=f"{unit} {name!r}", notes=notes
-        )
+        partial(instead[name], model) if name in instead
+        else partial(train_on, units[name], rng=rng, called=f"{unit} {name!r}")
         for name, rng in drawn.items()
-    ]
+    ]  # fmt: skip
     delta, norms = noisy_difference(
         model.module, weights, runs, plan, clients_drawn=clients_drawn, randomness=randomness
     )
