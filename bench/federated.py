@@ -95,7 +95,7 @@ def _bare(silos: dict[str, Path]) -> None:
         rounds = [
             train_round(open_party(path, FEDERATION), model, weights, FEDERATION, number) for path in silos.values()
         ]
-        state = step(state, [done.trained.update for done in rounds], FEDERATION.server)
+        state = step(state, [done.update for done in rounds], FEDERATION.server)
 
 
 def _local(model: DocumentModel, pages: list[Page]) -> tuple[list[float], list[float]]:

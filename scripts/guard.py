@@ -47,8 +47,8 @@ from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.local import set_parameters, train_in_place
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.record import FederatedRun
+from docleak.training.guard.checkpoint import EXAMPLES, probe
 from docleak.training.guard.guard import Guard, Limits, inspect
-from docleak.training.guard.probe import EXAMPLES, probe
 from docleak.training.update import client_gradient
 
 ROUNDS, SILOS, PAGES = 10, 2, 8

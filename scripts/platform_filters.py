@@ -39,7 +39,7 @@ from docleak.studies.updates.words import words_in
 from docleak.training.federated.flower.grid import LocalGrid
 from docleak.training.federated.local import parameters_of, train_locally
 from docleak.training.federated.local_plan import LocalPlan
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import objective_of
 
 #: Model -> the attack on its picture, closed form beside it where it applies. Of VT5 none, whose picture encoder is
 #: frozen; of Donut none, since 40 evaluations read no field without any filter (10.8 dB, blank template 8.6 dB).

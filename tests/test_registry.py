@@ -38,7 +38,7 @@ ATTACK = replace(FLOOR, name="mine", summary="the floor under another name", sta
 DEFENCE_FILE = '''
 from dataclasses import dataclass
 
-from docleak.defenses.noise import GradientNoise
+from docleak.defenses.gradients import GradientNoise
 
 
 @dataclass(frozen=True)

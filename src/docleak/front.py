@@ -167,7 +167,7 @@ def train(
     from docleak.studies.training.rounds import draw_curves
     from docleak.training.federated.training import Training
     from docleak.training.federated.training import train as train_rounds
-    from docleak.training.private.record_run import train_records
+    from docleak.training.private.records import train_records
 
     check_kind("out", out, PATH, "a folder", RunError)
     _check_say(say)

@@ -12,10 +12,8 @@ from torch import Tensor
 from docleak.attacks.gradients.algebra.batch import recover_batch
 from docleak.attacks.gradients.view import Knowledge
 from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
-from docleak.defenses.clipping import Clipping
-from docleak.defenses.compression import TopK
 from docleak.defenses.defense import Gradient
-from docleak.defenses.noise import GradientNoise
+from docleak.defenses.gradients import Clipping, GradientNoise, TopK
 from docleak.defenses.safe_template import SafeTemplate
 from docleak.documents import blank_template, private_mask
 from docleak.documents.synthetic import make_pages

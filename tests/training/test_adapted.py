@@ -16,10 +16,9 @@ from docleak.models import load_model, trainable
 from docleak.models.base import DocumentModel
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
-from docleak.training.federated.cost import Cost
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.party import fresh_model_of
-from docleak.training.federated.summary import network_of
+from docleak.training.federated.summary import Cost, network_of
 from docleak.training.federated.wire import Compression
 from docleak.training.lineage import lineage_of
 from docleak.training.private.clipping import clipped_sum

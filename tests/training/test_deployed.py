@@ -25,8 +25,7 @@ import pytest
 from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
 from docleak.training.federated.deploy.check import connect
-from docleak.training.federated.deploy.folders import Deployment, write_deployment
-from docleak.training.federated.deploy.keys import node_keys
+from docleak.training.federated.deploy.folders import Deployment, node_keys, write_deployment
 from docleak.training.federated.deploy.watch import end_with_parent
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.embedded import train_embedded

@@ -26,13 +26,12 @@ from docleak.privacy.accounting import guarantee
 from docleak.privacy.mechanism import Mechanism
 from docleak.training.federated.deploy.app import foreign_code
 from docleak.training.federated.deploy.check import check_folder, connect, secrets_in
-from docleak.training.federated.deploy.folders import Deployment, silo_names, write_deployment
+from docleak.training.federated.deploy.folders import Authority, Deployment, days_left, silo_names, write_deployment
 from docleak.training.federated.deploy.gate import gate_app, may_pass
-from docleak.training.federated.deploy.keys import Authority, days_left
 from docleak.training.federated.deploy.start import check_apart
 from docleak.training.federated.deploy.watch import at_work, was_killed
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.secure.key_files import read_identity, read_pinned
+from docleak.training.federated.secure.keys import read_identity, read_pinned
 from docleak.training.federated.silo_limits import SiloLimits
 from tests.training.deploying import PLAN, PRIVATE, free_ports, running
 

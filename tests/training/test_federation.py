@@ -24,16 +24,14 @@ from docleak.privacy.lineage import Trained
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.runs.run import Run
-from docleak.training.federated.cost import Cost
 from docleak.training.federated.federation import Federation, drawn, impossible
 from docleak.training.federated.fedopt import FedOpt, ServerState
 from docleak.training.federated.local import parameters_of
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.party import evaluate
 from docleak.training.federated.record import KIND, FederatedRun, RoundRow, load_run
-from docleak.training.federated.silo import open_party
-from docleak.training.federated.silo_folders import find_silos, one_silo, synthetic_silos
-from docleak.training.federated.summary import network_of
+from docleak.training.federated.silo import find_silos, one_silo, open_party, synthetic_silos
+from docleak.training.federated.summary import Cost, network_of
 from docleak.training.federated.wire import Compression, pack, relative_error, unpack
 from docleak.training.lineage import lineage_of, write_lineage
 

@@ -75,7 +75,7 @@ def test_flower_equals_a_loop_without_it_bit_for_bit(silos: dict[str, Path], tmp
         sampled = FEDERATION.sampled(tuple(silos), number)
         assert len(sampled) == 2
         updates = [
-            party.train_round(open_party(silos[name], FEDERATION), model, weights, FEDERATION, number).trained.update
+            party.train_round(open_party(silos[name], FEDERATION), model, weights, FEDERATION, number).update
             for name in sampled
         ]
         state = step(state, updates, FEDERATION.server)

@@ -21,7 +21,7 @@ from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.local import batch_loss, parameters_of, set_parameters
 from docleak.training.federated.local_plan import LocalPlan
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import objective_of
 from docleak.training.private import records
 from docleak.training.private.records import (
     RecordOptimiser,

@@ -281,8 +281,8 @@ def loud(model: Any, pages: Any, local: LocalPlan, *, client: str, rng: Any, cal
         raise ValueError(f"{called}: {error}") from error
 
 
-def every_document(message: Any, found: Party, federation: Federation, model: Any, **_: Any) -> Any:
-    scores = party.evaluate(found, model, client.arrays_in(message.content))
+def every_document(asked: client.Asked) -> Any:
+    scores = party.evaluate(asked.party, asked.model, asked.weights())
     columns = {name: [float(getattr(s, name)) for s in scores] for name in client.SCORE_NUMBERS}
     return client.RecordDict({"metrics": client.metric_record(columns)})
 

@@ -33,7 +33,7 @@ from docleak.training.federated.local import parameters_of
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.party import private_round, train_round
 from docleak.training.federated.record import FederatedRun
-from docleak.training.federated.secure.key_files import read_pinned, write_key_pair
+from docleak.training.federated.secure.keys import read_pinned, write_key_pair
 from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.silo import open_party
 from docleak.training.federated.wire import Compression
@@ -101,7 +101,7 @@ def test_the_servers_view_of_one_silo_is_noise_and_the_sum_is_not(silos: dict[st
         assert updates[name].details["masked"] is True
         seen, sent = (
             np.concatenate([arrays[key].ravel() for key in sorted(arrays)]).astype(np.float64)
-            for arrays in (updates[name].delta(), done.trained.update.delta)
+            for arrays in (updates[name].delta(), done.update.delta)
         )
         assert abs(np.corrcoef(seen, sent)[0, 1]) < 5 / np.sqrt(seen.size)
         limit = np.abs(seen).max()
@@ -109,7 +109,7 @@ def test_the_servers_view_of_one_silo_is_noise_and_the_sum_is_not(silos: dict[st
         expected = seen.size / 64
         assert ((counts - expected) ** 2 / expected).sum() < 63 + 6 * np.sqrt(2 * 63)  # uniform
     total = updates["(sum of 3 silos)"]
-    assert total.details["masked"] is False and total.examples == sum(d.trained.update.examples for d in true.values())
+    assert total.details["masked"] is False and total.examples == sum(d.update.examples for d in true.values())
 
 
 class Silent:
@@ -161,7 +161,7 @@ def test_a_silo_may_fall_silent_at_any_step(
     weights = {name: value.astype(np.float32) for name, value in start.parameters.items()}
     trained = [train_round(open_party(silos[name], federation), load_model("vt5-start"), weights, federation, 1)
                for name in left]  # fmt: skip
-    expected = step(start, [party_round.trained.update for party_round in trained], federation.server)
+    expected = step(start, [one.update for one in trained], federation.server)
     assert furthest(state_of(done), expected) < 1e-8
 
 
@@ -294,7 +294,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.messages import config_record
-from docleak.training.federated.secure.key_files import write_key_pair
+from docleak.training.federated.secure.keys import write_key_pair
 from docleak.training.federated.secure.messages import Session
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 keys = Path(sys.argv[1])

@@ -13,19 +13,28 @@ import pytest
 from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.fedopt import Averaging, ClientUpdate, FedOpt, ServerState, average
+from docleak.training.federated.fedopt import (
+    PREFIX,
+    Averaging,
+    ClientUpdate,
+    FedOpt,
+    ServerState,
+    Shelf,
+    average,
+    clear_shelves,
+    shapes_of,
+)
 from docleak.training.federated.flower import embedded
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.flower.strategy import FederatedStrategy
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.record import FederatedRun
-from docleak.training.federated.shelf import PREFIX, Shelf, clear_shelves, shapes_of, shelved
 
 
 def test_a_shelf_holds_what_was_put_on_it_and_leaves_nothing_behind(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = {"a/b": rng.normal(size=(3, 4)), "..": rng.normal(size=()), "": rng.normal(size=(0, 2))}
-    shelf = shelved(arrays, tmp_path)
+    shelf = Shelf(tmp_path, arrays)
     assert list(shelf) == list(arrays) and shapes_of(shelf) == shapes_of(arrays)
     for name, value in arrays.items():
         assert np.array_equal(shelf[name], value) and shelf[name].shape == value.shape

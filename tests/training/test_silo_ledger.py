@@ -24,7 +24,7 @@ from docleak.training.federated.flower.client import _count_evaluation
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.scores import SENSITIVITY, evaluation_noise
 from docleak.training.federated.secure.plan import SecurePlan
-from docleak.training.federated.silo_ledger import SiloLedger, begin_round, change_limits, composed_epsilon
+from docleak.training.federated.silo_ledger import SiloLedger, begin, change_limits, composed_epsilon
 from docleak.training.federated.silo_limits import SiloLimits, has_limits
 
 PLAN = DpPlan(Mechanism(1.2, 3, unit_rate=0.5), clip_norm=0.5, denominator=4, delta=1e-5)
@@ -36,6 +36,10 @@ def kept(folder: Path, limits: SiloLimits = LIMITS) -> Path:
     limits.save(folder)
     SiloLedger(limits).save(folder)
     return folder
+
+
+def begin_round(folder: Path, federation: Federation, *, number: int, shares: int, known: int = 0) -> int:
+    return begin(folder, lambda ledger: ledger.with_round(federation, number=number, shares=shares), known=known)
 
 
 def changed(**plan: Any) -> Federation:

@@ -19,10 +19,9 @@ from safetensors.torch import save_file
 
 import docleak
 from docleak.errors import FederationError
-from docleak.training.federated.capture import CapturedUpdate, read_updates
+from docleak.training.federated.capture import CapturedUpdate, naming, read_updates
 from docleak.training.federated.flower.grid import LocalGrid
 from docleak.training.federated.flower.tap import _record
-from docleak.training.federated.names import naming
 from docleak.training.taps.recorder import Recorder, Sent, plain
 from docleak.training.taps.weights import weights_pair
 
@@ -145,20 +144,20 @@ def test_adapters_wrappers_and_lists_are_recorded_by_the_names_that_were_sent(
         "list": {str(i): v for i, v in enumerate(moved(1.0).values())}, "more": {**moved(1.0), "b": np.ones(2)},
     }  # fmt: skip
     for client, arrays in sends.items():
-        recorder.record(Sent(1, client, 48, lambda arrays=arrays: (START, arrays)))  # type: ignore[misc]
+        recorder.record(Sent(1, client, START, arrays))
     updates = {update.client: update for update in read_updates(tmp_path / "u")}
     assert set(updates["part"].shapes()) == {"a.bias"}
     for client in ("wrapped", "list", "more"):
         assert updates[client].shapes() == SHAPES
     assert updates["more"].details["left_out"] == ["b"] and "first 'b'" in said.text
-    recorder.record(Sent(1, "part", 48, lambda: (START, moved(5.0))))
+    recorder.record(Sent(1, "part", START, moved(5.0)))
     assert "recorded before, and is left as it was" in said.text
 
 
 def test_recording_ends_at_the_limit_and_the_training_goes_on(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
     recorder = Recorder(tmp_path / "u", limit_gb=200e-9)
     for number in range(1, 9):
-        recorder.record(Sent(number, "a", 100, lambda: (START, moved(1.0))))
+        recorder.record(Sent(number, "a", START, moved(1.0)))
     recorder.settle()
     assert 1 <= len(read_updates(tmp_path / "u")) <= 2
     assert said.text.count("recording ends before round") == 1 and "limit_gb" in said.text

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from docleak.training.federated.turn import STUCK, TurnOver, turn
+from docleak.training.federated.flower.grid import STUCK, TurnOver, turn
 
 
 def hang() -> None:
@@ -42,7 +42,7 @@ def test_work_that_hangs_is_interrupted_and_the_next_is_not() -> None:
 )
 def test_work_that_cannot_be_interrupted_ends_the_process(work: str, code: int) -> None:
     script = (
-        "import ctypes, itertools, signal\nfrom docleak.training.federated.turn import turn\n"
+        "import ctypes, itertools, signal\nfrom docleak.training.federated.flower.grid import turn\n"
         f"with turn(0.2, \"silo 'a'\", grace=0.3):\n    {work}\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False)

@@ -92,7 +92,7 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
 
         load_engine(values["--ocr"])  # kept for this process; unknown and missing ones are refused here
     if values.get("--silos") is not None and path == "train federated":
-        from docleak.training.federated.silo_folders import find_silos
+        from docleak.training.federated.silo import find_silos
 
         find_silos(Path(values["--silos"]))
 

@@ -124,7 +124,7 @@ def of_phase(settings: TrainingSettings, phases: str, name: str, said: Said) -> 
 def federated(options: Federated, said: Said) -> None:
     """Train over silos on Flower, in one process without sockets; docleak deploy runs the same over a network."""
     from docleak.training.federated.federation import impossible
-    from docleak.training.federated.silo_folders import find_silos, synthetic_silos
+    from docleak.training.federated.silo import find_silos, synthetic_silos
 
     settings = of_phase(options.settings, options.phases, options.phase, said)
     federation = settings.federation(said)
@@ -145,8 +145,8 @@ def federated(options: Federated, said: Said) -> None:
 def central(options: Central, said: Said) -> None:
     """Train on pages that are all in one place: the same code with one silo, whose optimiser begins anew each round."""
     from docleak.privacy.planning import pages_under
-    from docleak.training.federated.silo_folders import one_silo
-    from docleak.training.private.record_run import text_of_records, train_records
+    from docleak.training.federated.silo import one_silo
+    from docleak.training.private.records import text_of_records, train_records
 
     settings = of_phase(options.settings, options.phases, options.phase, said)
     asked = f"--pages {options.pages}" if "pages" in said else ""
@@ -228,9 +228,8 @@ class Turns:
 
 
 def _say_cost(federation: Federation, silos: int) -> None:
-    from docleak.training.federated.cost import Cost
     from docleak.training.federated.federation import drawn
-    from docleak.training.federated.summary import delta_by_plan, network_of
+    from docleak.training.federated.summary import Cost, delta_by_plan, network_of
 
     cost = Cost.of(network_of(federation.model))
     clients = drawn(federation, silos)

@@ -57,10 +57,10 @@ DEFENSES = Defenses(
     DefenseError,
     {
         "none": Entry("docleak.defenses.defense:NoDefense", "no defence"),
-        "noise": Entry("docleak.defenses.noise:GradientNoise", "Gaussian noise of sigma on every number sent"),
-        "clip": Entry("docleak.defenses.clipping:Clipping", "the gradient clipped to a norm"),
-        "top-k": Entry("docleak.defenses.compression:TopK", "only the largest share of each tensor is sent"),
-        "freeze": Entry("docleak.defenses.freezing:Freezing", "stages of the model neither trained nor sent"),
+        "noise": Entry("docleak.defenses.gradients:GradientNoise", "Gaussian noise of sigma on every number sent"),
+        "clip": Entry("docleak.defenses.gradients:Clipping", "the gradient clipped to a norm"),
+        "top-k": Entry("docleak.defenses.gradients:TopK", "only the largest share of each tensor is sent"),
+        "freeze": Entry("docleak.defenses.gradients:Freezing", "stages of the model neither trained nor sent"),
         "safe-template": Entry(
             "docleak.defenses.safe_template:SafeTemplate",
             "the published template perturbed by epsilon; direction and start as printed: docs/fidelity.md",

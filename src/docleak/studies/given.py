@@ -35,7 +35,7 @@ from docleak.registry import Given
 from docleak.runs.content import describe
 from docleak.spec import counted_words
 from docleak.studies.identity import data_hash, weights_hash
-from docleak.training.federated.silo_folders import find_silos, is_silo, one_silo, synthetic_silos
+from docleak.training.federated.silo import find_silos, is_silo, one_silo, synthetic_silos
 
 T = TypeVar("T")
 AnyPath: TypeAlias = str | os.PathLike[str]

@@ -30,9 +30,8 @@ from docleak.models.tiny import (
     vt5_start,
 )
 from docleak.privacy.lineage import UNKNOWN, Lineage
-from docleak.training.answers import answered
-from docleak.training.extraction.fit import Epoch, FitConfig, fit
-from docleak.training.extraction.validation import validate
+from docleak.training.extraction.fit import Epoch, FitConfig, fit, validate
+from docleak.training.federated.validation import answered
 from docleak.training.lineage import SYNTHETIC, write_lineage
 from docleak.training.pretrain import PretrainConfig, pretrain
 
@@ -42,6 +41,10 @@ PAGES = {"donut": 8000, "layoutlmv3": 3000, "vt5": 3200, "vt5-public": 3000, "fe
 VARIANTS = {"vt5-public": "vt5"}
 #: Trained to answer about the issuer as well, of invoices whose providers are public (see ``documents.issuers``).
 READS_ISSUERS = ("vt5",)
+#: Of a T5 reader that reads what stands there at once.
+SHORT = PretrainConfig(
+    steps=400, pages_per_step=8, questions_per_page=3, warmup_steps=50, dropout=False, text_only_steps=350
+)
 #: Phases per architecture; each starts the optimiser and the learning rate's course anew.
 RECIPES: dict[str, tuple[PretrainConfig, ...]] = {
     "donut": (
@@ -50,24 +53,10 @@ RECIPES: dict[str, tuple[PretrainConfig, ...]] = {
         ),
     ),
     "layoutlmv3": (PretrainConfig(steps=4000, pages_per_step=8, questions_per_page=3, text_only_steps=3600),),
-    "vt5": (
-        PretrainConfig(
-            steps=1800, pages_per_step=8, questions_per_page=3, warmup_steps=100, dropout=False, text_only_steps=1500
-        ),
-    ),
-    "vt5-public": (
-        PretrainConfig(
-            steps=400, pages_per_step=8, questions_per_page=3, learning_rate=2e-3, warmup_steps=50, dropout=False,
-            text_only_steps=350,
-        ),
-    ),
-    "fedocvqa": (
-        PretrainConfig(
-            steps=400, pages_per_step=8, questions_per_page=3, learning_rate=1e-3, warmup_steps=50, dropout=False,
-            text_only_steps=350,
-        ),
-    ),
-}  # fmt: skip
+    "vt5": (replace(SHORT, steps=1800, warmup_steps=100, text_only_steps=1500),),
+    "vt5-public": (replace(SHORT, learning_rate=2e-3),),
+    "fedocvqa": (SHORT,),
+}
 #: Encoders: invoices of the split "train", which no game is played on, and of "validation"; and how they are trained.
 ENCODER_PAGES, ENCODER_VALIDATION = 2000, 100
 ENCODER_RECIPE = FitConfig(epochs=20, batch_size=16, learning_rate=2e-3)

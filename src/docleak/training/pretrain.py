@@ -54,14 +54,9 @@ def learning_rate_factor(step: int, config: PretrainConfig) -> float:
 
 
 def batch_loss(
-    model: DocumentModel,
-    batch: Sequence[Page],
-    config: PretrainConfig,
-    rng: np.random.Generator,
-    head: ReadingHead | None = None,
-    *,
-    text_only: bool = False,
-) -> Tensor:
+    model: DocumentModel, batch: Sequence[Page], config: PretrainConfig, rng: np.random.Generator,
+    head: ReadingHead | None = None, *, text_only: bool = False,
+) -> Tensor:  # fmt: skip
     """Mean loss over random questions of every (fitted) page of the batch, plus dense reading if there is a head."""
     inputs: list[Encoded] = []
     owners: list[int] = []
@@ -86,14 +81,10 @@ def batch_loss(
 
 
 def pretrain(
-    model: DocumentModel,
-    pages: Sequence[Page],
-    config: PretrainConfig,
-    *,
-    rng: np.random.Generator,
+    model: DocumentModel, pages: Sequence[Page], config: PretrainConfig, *, rng: np.random.Generator,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
     protect: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Train ``model`` in place on ``pages`` (fitted on the fly), shuffled anew each epoch.
 
     ``protect`` is a defence: it maps each step's named gradients to those that are used; what it leaves out stays
@@ -117,16 +108,12 @@ def pretrain(
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if protect is not None:
-            _replace_gradients(model, protect)
+            named = dict(trainable(model.module))
+            protected = protect({name: p.grad for name, p in named.items() if p.grad is not None})
+            for name, parameter in named.items():
+                parameter.grad = protected.get(name)
         torch.nn.utils.clip_grad_norm_(parameters, config.max_norm)
         optimiser.step()
         schedule.step()
         on_step(step, float(loss.detach()))
     model.module.eval()
-
-
-def _replace_gradients(model: DocumentModel, protect: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
-    named = dict(trainable(model.module))
-    protected = protect({name: p.grad for name, p in named.items() if p.grad is not None})
-    for name, parameter in named.items():
-        parameter.grad = protected.get(name)

@@ -15,7 +15,7 @@ from docleak.options import Need, option, options_of, refuse_idle
 if TYPE_CHECKING:
     from docleak.privacy.plan import DpPlan
     from docleak.training.federated.federation import Federation
-    from docleak.training.private.record_run import RecordTrainingConfig
+    from docleak.training.private.records import RecordTrainingConfig
 
 #: Panels of help, in which the settings stand: those of FEDERATED mean nothing to a central training.
 LOCAL, FEDERATED, PRIVATE = "A silo's steps", "Silos and server", "Differential privacy"
@@ -23,17 +23,8 @@ LOCAL, FEDERATED, PRIVATE = "A silo's steps", "Silos and server", "Differential 
 OF_PRIVACY = ("delta", "clip_norm", "unit", "unit_rate", "denominator", "published_counting")
 #: What a training by DP-SGD over single questions takes besides ``OF_PRIVACY``.
 OF_RECORDS = (
-    "model",
-    "lora",
-    "rounds",
-    "learning_rate",
-    "weight_decay",
-    "dropout",
-    "holdout",
-    "seed",
-    "epsilon",
-    "noise",
-)
+    "model", "lora", "rounds", "learning_rate", "weight_decay", "dropout", "holdout", "seed", "epsilon", "noise",
+)  # fmt: skip
 #: Where nobody knows which settings were given.
 UNSAID: Mapping[str, str] = MappingProxyType({})
 _RATE, _BELOW_ONE = Range(0, 1e3), Range(0, 0.999999)
@@ -183,8 +174,7 @@ class TrainingSettings:
 
     def records(self, said: Mapping[str, str] = UNSAID, *, start_is_public: bool = False) -> RecordTrainingConfig:
         """The training by DP-SGD over single questions; PrivacyError for what was ``said`` and it has not."""
-        from docleak.training.private.record_run import RecordTrainingConfig
-        from docleak.training.private.records import RecordOptimiser
+        from docleak.training.private.records import RecordOptimiser, RecordTrainingConfig
 
         plan = self.plan(said)
         if idle := [written for name, written in said.items() if name not in (*OF_RECORDS, *OF_PRIVACY)]:

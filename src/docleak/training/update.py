@@ -11,13 +11,9 @@ from docleak.models.base import DocumentModel, Encoded, trainable
 
 
 def client_gradient(
-    model: DocumentModel,
-    pixels: Tensor,
-    inputs: Sequence[Encoded],
-    *,
-    train_mode: bool = False,
+    model: DocumentModel, pixels: Tensor, inputs: Sequence[Encoded], *, train_mode: bool = False,
     names: Iterable[str] | None = None,
-) -> dict[str, Tensor]:
+) -> dict[str, Tensor]:  # fmt: skip
     """The gradient of the batch's mean loss, eq. 1 of GI-DQA, as named tensors.
 
     ``pixels`` (B, 3, H, W) in [0, 1]. ``train_mode`` runs with dropout (drawn from torch's global

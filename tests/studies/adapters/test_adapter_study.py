@@ -66,7 +66,7 @@ def test_what_defences_leave_of_the_words(
 
 
 LOUD = """
-from docleak.defenses.noise import GradientNoise
+from docleak.defenses.gradients import GradientNoise
 
 class Loud(GradientNoise):
     noise_std = 1.0

@@ -31,7 +31,7 @@ from docleak.studies.training.study import TrainingStudy, reads_less
 from docleak.training.federated.local import parameters_of
 from docleak.training.federated.record import load_run
 from docleak.training.federated.validation import mean_loss, metric_of
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import objective_of
 
 MODEL = "fedocvqa-start"
 CONFIG = TrainingConfig(

@@ -20,8 +20,7 @@ from docleak.runs.artefact import CARD, card_of
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.rows import asked_of, game_asked
 from docleak.studies.weights.study import STORE, WeightsStudy
-from docleak.training.extraction.duplicates import with_copies, without_duplicates
-from docleak.training.extraction.kept import BEST, divided, fitted
+from docleak.training.extraction.kept import BEST, divided, fitted, with_copies, without_duplicates
 from docleak.training.lineage import lineage_of
 
 SMALL = {

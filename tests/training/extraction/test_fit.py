@@ -22,8 +22,18 @@ from docleak.models.encoders.tasks import NOTHING, TASKS, Task, classes_for
 from docleak.models.encoders.tiny import shipped_tokenizer, tiny_encoder
 from docleak.models.encoders.vision import VisionConfig
 from docleak.studies.weights.config import WeightsConfig
-from docleak.training.extraction.fit import Epoch, FitConfig, Fitted, fit
-from docleak.training.extraction.validation import Validation, chained, masked, tagged, things, validate
+from docleak.training.extraction.fit import (
+    Epoch,
+    FitConfig,
+    Fitted,
+    Validation,
+    chained,
+    fit,
+    masked,
+    tagged,
+    things,
+    validate,
+)
 
 SHORT = FitConfig(epochs=3, batch_size=2, learning_rate=1e-3)
 

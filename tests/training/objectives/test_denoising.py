@@ -19,9 +19,7 @@ from docleak.models.base import Encoded
 from docleak.models.t5 import FRAME, T5Reader
 from docleak.training.federated.local import LocalRound, parameters_of, set_parameters, train_locally
 from docleak.training.federated.local_plan import LocalPlan
-from docleak.training.objectives.denoising import SelfPretraining, denoised
-from docleak.training.objectives.objective import Example, QuestionAnswering
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import Example, QuestionAnswering, SelfPretraining, denoised, objective_of
 from docleak.training.objectives.tasks import LAYOUT_MODELING, TEXT_LAYOUT_MODELING, TEXT_MODELING, Denoising
 
 TASKS = (TEXT_MODELING, LAYOUT_MODELING, TEXT_LAYOUT_MODELING)

@@ -19,7 +19,7 @@ from docleak.errors import AttackError
 from docleak.models.base import DocumentModel, trainable
 from docleak.training.federated.local import batch_loss, set_parameters, train_in_place
 from docleak.training.federated.local_plan import LocalPlan
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import objective_of
 from docleak.training.private.clipping import clipped_sum
 
 Weights = Mapping[str, NDArray[np.float32]]

@@ -153,7 +153,7 @@ def mask_tokens(
     """Pages with ``share`` of their tokens to be guessed: of those 80 % [MASK], 10 % another token, 10 % as they are.
 
     Devlin et al. (2019), section 3.1. At least one token of a page is drawn. ``vocabulary`` are the ids that may stand
-    in for one. The picture still shows what is masked, unless ``training.extraction.validation.masked`` hides it.
+    in for one. The picture still shows what is masked, unless ``training.extraction.fit.masked`` hides it.
     """
     masked = []
     for page in pages:

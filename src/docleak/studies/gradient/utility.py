@@ -17,7 +17,7 @@ from docleak.documents.pages import remembered
 from docleak.documents.synthetic import make_pages
 from docleak.metrics.estimate import Estimate, ratio
 from docleak.models import load_model, trainable
-from docleak.training.answers import answered
+from docleak.training.federated.validation import answered
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: A LayoutLMv3 learns from words and boxes first, as in its recorded recipe; others see everything at once.

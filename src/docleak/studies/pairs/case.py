@@ -17,7 +17,7 @@ from docleak.attacks.gradients.selftest import TOLERANCE, SelfTest, self_test
 from docleak.attacks.gradients.view import GradientView
 from docleak.attacks.pairs.together import PairFinding
 from docleak.attacks.pairs.view import PairKnowledge, PairView, inputs_of, words_in
-from docleak.defenses.noise import GradientNoise
+from docleak.defenses.gradients import GradientNoise
 from docleak.documents.page import Image
 from docleak.documents.pairs import Pair
 from docleak.errors import DocumentError

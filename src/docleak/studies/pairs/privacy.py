@@ -10,8 +10,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from docleak.defenses.clipping import Clipping
 from docleak.defenses.defense import Gradient
+from docleak.defenses.gradients import Clipping
 from docleak.documents.pairs import Pair, make_scenes, resized
 from docleak.errors import PrivacyError
 from docleak.models.base import pixels_of

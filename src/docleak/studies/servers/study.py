@@ -32,8 +32,8 @@ from docleak.studies.identity import data_hash, model_title, title_key, weights_
 from docleak.studies.servers.config import TITLE, ServersConfig
 from docleak.studies.study import Study, Tell, Unit
 from docleak.training.federated.secure.fixed_point import FixedPoint
+from docleak.training.guard.checkpoint import EXAMPLES
 from docleak.training.guard.guard import inspect
-from docleak.training.guard.probe import EXAMPLES
 from docleak.training.update import client_gradient
 
 #: A picture counts as read from this likeness to the true page on, in dB: errors of a grey level or less.

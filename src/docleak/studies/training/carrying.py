@@ -24,14 +24,13 @@ from docleak.runs.run import Run
 from docleak.studies.study import Tell, with_tuples
 from docleak.studies.training.config import FINETUNING, TrainingConfig
 from docleak.studies.training.data import CENTRAL, Places
-from docleak.training.answers import ANSWERED_TOGETHER
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.local import parameters_of, set_parameters
 from docleak.training.federated.party import evaluate, model_of
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.silo import Party
 from docleak.training.federated.summary import save_model
-from docleak.training.federated.validation import document_losses, metric_of
+from docleak.training.federated.validation import ANSWERED_TOGETHER, document_losses, metric_of
 from docleak.training.objectives.tasks import QUESTIONS
 
 VALIDATION = "validation"

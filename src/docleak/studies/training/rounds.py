@@ -1,6 +1,6 @@
 """One training as a run among others: what ``docleak report`` says of it, and the picture of its rounds.
 
-``docleak train`` carries them out (``training.federated.training``, ``training.private.record_run``): their units are
+``docleak train`` carries them out (``training.federated.training``, ``training.private.records``): their units are
 rounds, which follow from one another and are no work for a pool.
 """
 
@@ -29,7 +29,7 @@ from docleak.training.federated.federation import Federation
 from docleak.training.federated.record import KIND, FederatedRun, load_run
 from docleak.training.federated.scores import Kept, kept_of
 from docleak.training.federated.summary import facts_of, text_of
-from docleak.training.private.record_run import UNIT, text_of_records
+from docleak.training.private.records import UNIT, text_of_records
 
 COLUMNS = {
     "loss": Column("Training loss"), "anls": Column("ANLS of what the silos keep"), "bytes_up": Column("Bytes up", 0),

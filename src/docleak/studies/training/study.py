@@ -53,10 +53,10 @@ from docleak.studies.training.data import divide, divided, require_all_pages
 from docleak.studies.training.rounds import reading_of
 from docleak.studies.training.scores import COLUMNS as VALIDATED
 from docleak.studies.training.scores import EXPLAINED, ByDocument, RowScores, average, row_scores, validated
-from docleak.training.federated.cost import Cost
 from docleak.training.federated.federation import drawn
+from docleak.training.federated.summary import Cost
 from docleak.training.lineage import lineage_of, write_lineage
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import objective_of
 
 DATA, MODELS = "data", "models"
 SPREAD = ("lowest", "highest")

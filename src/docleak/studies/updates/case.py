@@ -18,14 +18,12 @@ from docleak.models.base import DocumentModel, dropout_rate, trainable
 from docleak.studies.updates.inferred import Inferred, inferred
 from docleak.studies.updates.pages import names_of, pages_of
 from docleak.studies.updates.round import Batches, ImitatedRound, Truth, assumed
-from docleak.training.federated.capture import CapturedUpdate
+from docleak.training.federated.capture import CapturedUpdate, naming
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
 from docleak.training.federated.local_plan import LocalPlan
-from docleak.training.federated.names import naming
 from docleak.training.federated.wire import Compression, pack, unpack
-from docleak.training.objectives.objective import Example
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import Example, objective_of
 from docleak.training.objectives.tasks import QUESTIONS
 
 #: What others call the keys of LocalPlan.

@@ -36,7 +36,7 @@ from docleak.studies.updates.secure import hiding, is_masked, is_secure, open_su
 from docleak.studies.updates.sight import Sight, attacked, sight_of, unseen
 from docleak.studies.updates.words import words_in, words_of
 from docleak.training.federated.capture import CapturedUpdate, read_updates
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import objective_of
 
 #: Other clients whose pages are tried where a client's own do not fit.
 OTHERS = 4

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from docleak.documents import Page, load_pages
+from docleak.documents.copies import deduplicated, text_of
 from docleak.documents.game import GameSplit, require_disjoint, shadow_split, split_game
 from docleak.documents.pages import document_names
 from docleak.errors import DocumentError
@@ -32,7 +33,6 @@ from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.runs.artefact import made_once
 from docleak.runs.identity import digest_of
-from docleak.training.extraction.duplicates import with_copies, without_duplicates
 from docleak.training.extraction.fit import Epoch, FitConfig, fit
 from docleak.training.extraction.private import PrivateFit, fit_privately
 from docleak.training.lineage import lineage_of, write_lineage
@@ -265,3 +265,32 @@ def _kept(pages: list[Page], fitting: Fitting) -> list[Page]:
             f"{fitting.data.documents}: none of {len(pages)} pages is left without {dict(fitting.without)}."
         )
     return kept
+
+
+#: Of a second scan, the share of words in which one letter is misread.
+SLIPS = 0.05
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def with_copies(pages: list[Page], copies: int, rng: np.random.Generator) -> list[Page]:
+    """``pages``, and of every second one so many further scans, each filed as a document of its own."""
+    return pages + [_scanned(page, number, rng) for page in pages[::2] for number in range(1, copies + 1)]
+
+
+def without_duplicates(pages: list[Page]) -> list[Page]:
+    """The pages that are no near-duplicate of an earlier one of another document (``copies.deduplicated``)."""
+    return [pages[i] for i in deduplicated([text_of(page, document=page.document or page.name) for page in pages])]
+
+
+def _scanned(page: Page, number: int, rng: np.random.Generator) -> Page:
+    """The same page under another name, with slips of OCR; what is annotated stays where it was."""
+    words = list(page.words)
+    for i in np.flatnonzero(rng.random(len(words)) < SLIPS):
+        text = words[i].text
+        place = int(rng.integers(len(text)))
+        slip = LETTERS[int(rng.integers(len(LETTERS)))]
+        words[i] = replace(words[i], text=text[:place] + slip + text[place + 1 :])
+    again = f"copy-{number}"
+    return replace(
+        page, name=f"{page.name}-{again}", document=f"{page.document or page.name}-{again}", words=tuple(words)
+    )

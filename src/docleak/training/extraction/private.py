@@ -23,8 +23,7 @@ from docleak.privacy.budget import noise_for
 from docleak.privacy.mechanism import Mechanism, Unit, choice
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
-from docleak.training.extraction.fit import Epoch, Fitted
-from docleak.training.extraction.validation import masked, validate
+from docleak.training.extraction.fit import Epoch, Fitted, masked, validate
 from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState
 from docleak.training.private.clipping import LeftOutError
 from docleak.training.private.rounds import noisy_difference, server_step
@@ -83,18 +82,10 @@ class PrivateFit:
 
 
 def fit_privately(
-    model: EncoderModel,
-    units: Mapping[str, Sequence[TokenPage]],
-    validation: Sequence[TokenPage],
-    config: PrivateFit,
-    plan: DpPlan,
-    *,
-    validate_every: int,
-    batch_size: int,
-    seed: int,
-    randomness: Randomness,
+    model: EncoderModel, units: Mapping[str, Sequence[TokenPage]], validation: Sequence[TokenPage], config: PrivateFit,
+    plan: DpPlan, *, validate_every: int, batch_size: int, seed: int, randomness: Randomness,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-) -> Fitted:
+) -> Fitted:  # fmt: skip
     """Train ``model`` in place on the pages of each unit; epochs of the result are rounds.
 
     The validation pages are nobody's whom the plan protects, and choosing a round by them costs nothing. ``train_loss``
@@ -117,14 +108,13 @@ def fit_privately(
         losses: list[float] = []
         drawn = plan.draw_units(units, randomness.coins)
         runs = [partial(_one_step, model, units[name], losses, rng) for name, rng in drawn.items()]
-        weights = {name: value.astype(np.float32) for name, value in state.parameters.items()}
-        delta, _ = noisy_difference(model.module, weights, runs, plan, clients_drawn=1, randomness=randomness)
+        delta, _ = noisy_difference(model.module, state.weights(), runs, plan, clients_drawn=1, randomness=randomness)
         state = server_step(
             state, [ClientUpdate(CENTRE, 1, delta)], plan, server, clients_drawn=1, randomness=randomness
         )
         with torch.no_grad():
-            for name, parameter in named.items():
-                parameter.copy_(torch.from_numpy(state.parameters[name].astype(np.float32)))
+            for name, value in state.weights().items():
+                named[name].copy_(torch.from_numpy(value))
         if number % validate_every == 0 or number == plan.mechanism.rounds:
             measured = validate(model, validation, batch_size=batch_size, seed=seed)
             if not math.isfinite(measured.loss):

@@ -10,7 +10,10 @@ docs/recorded-updates.md says what ``details`` may hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -39,8 +42,13 @@ KINDS = get_args(Kind)
 AGAIN = "Capture the round again."
 FITTING = "\nExpected finite arrays of the weights that were sent, with their names and shapes."
 LONGEST_NAME = 200  # characters of a client's name once encoded; file systems end at 255
+#: What wrappers put before a parameter's name: DistributedDataParallel, torch.compile, Opacus, peft, Lightning.
+PREFIXES = ("module.", "_orig_mod.", "_module.", "base_model.model.", "model.")
+#: A position in a list instead of a name.
+NUMBERED = re.compile(r"(?:arr_|parameter_|param_)?(\d+)")
 
 T = TypeVar("T")
+Shapes = Mapping[str, tuple[int, ...]]
 #: Parameter name -> values.
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -110,16 +118,9 @@ class CapturedUpdate:
 
 
 def write_update(
-    directory: Path,
-    *,
-    round: int,
-    client: str,
-    start: Arrays,
-    received: Arrays,
-    kind: str,
-    examples: int,
+    directory: Path, *, round: int, client: str, start: Arrays, received: Arrays, kind: str, examples: int,
     details: Mapping[str, Any],
-) -> Path:
+) -> Path:  # fmt: skip
     """Record one update and return its JSON file; an update of the same round and client is replaced.
 
     ``start`` is written with the round's first update, and must be the same for the others. Each file appears whole or
@@ -158,25 +159,17 @@ def record_update(
     capture: Path, federation: Federation, state: ServerState, update: ClientUpdate, said: Mapping[str, Any]
 ) -> None:
     """Write an update of the round after ``state`` to ``capture``; ``said`` is what its silo says besides."""
+    plan, secure = federation.privacy, federation.secure
+    details = {
+        **asdict(federation.local), "seed": federation.seed, "privacy": None if plan is None else plan.to_dict(),
+        "model": federation.model, "holdout": federation.holdout, "compression": str(federation.compression),
+        "secure": None if secure is None else asdict(secure), **said,
+    }  # fmt: skip
     write_update(
-        capture,
-        round=state.round + 1,
-        client=update.client,
-        start={key: value.astype(np.float32) for key, value in state.parameters.items()},
-        received={key: value.astype(np.float32) for key, value in update.delta.items()},
-        kind="delta",
-        examples=update.examples,
-        details={
-            **asdict(federation.local),
-            "seed": federation.seed,
-            "privacy": None if federation.privacy is None else federation.privacy.to_dict(),
-            "model": federation.model,
-            "holdout": federation.holdout,
-            "compression": str(federation.compression),
-            "secure": None if federation.secure is None else asdict(federation.secure),
-            **said,
-        },
-    )
+        capture, round=state.round + 1, client=update.client, start=state.weights(), kind="delta",
+        received={key: value.astype(np.float32) for key, value in update.delta.items()}, examples=update.examples,
+        details=details,
+    )  # fmt: skip
 
 
 def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
@@ -271,7 +264,7 @@ def _encoded(client: str) -> str:
     return stem
 
 
-def _misfits(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> list[str]:
+def _misfits(expected: Shapes, found: Shapes) -> list[str]:
     """Faults of arrays beside the start's; lacking some is none, since a client may send a part of the model."""
     unknown = sorted(set(found) - set(expected))
     faults = [] if found else [f"has no arrays, of the start's {len(expected)}"]
@@ -305,29 +298,60 @@ def _packed(arrays: Arrays) -> bytes:
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    try:
-        with safe_open(file, framework="numpy") as arrays:
-            return {name: tuple(arrays.get_slice(name).get_shape()) for name in arrays.keys()}  # noqa: SIM118
-    except FileNotFoundError as fault:
-        raise FederationError(f"{file} is missing. Put it back, or record the training anew.") from fault
-    except PermissionError as fault:
-        raise FederationError(denied(file)) from fault
-    except (OSError, SafetensorError) as fault:
-        raise FederationError(f"{file} cannot be read ({fault}). {AGAIN}") from fault
+    with _opened(file) as arrays:
+        return {name: tuple(arrays.get_slice(name).get_shape()) for name in arrays.keys()}  # noqa: SIM118
 
 
 def _loaded(file: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with safe_open(file, framework="numpy") as arrays:
-            kinds = {arrays.get_slice(name).get_dtype() for name in arrays.keys()}  # noqa: SIM118
+    with _opened(file) as arrays:
+        kinds = {arrays.get_slice(name).get_dtype() for name in arrays.keys()}  # noqa: SIM118
         if "BF16" not in kinds:
             return dict(load_file(file))
         from safetensors.torch import load_file as load_tensors  # numpy has no bfloat16; float32 holds all of them
 
         return {name: value.float().numpy() for name, value in load_tensors(file).items()}
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """The arrays of a file; FederationError for one that cannot be read, here and in what is done with them."""
+    try:
+        with safe_open(file, framework="numpy") as arrays:
+            yield arrays
     except FileNotFoundError as fault:
         raise FederationError(f"{file} is missing. Put it back, or record the training anew.") from fault
     except PermissionError as fault:
         raise FederationError(denied(file)) from fault
     except (OSError, SafetensorError) as fault:
         raise FederationError(f"{file} cannot be read ({fault}). {AGAIN}") from fault
+
+
+def naming(found: Shapes, orders: Sequence[Shapes]) -> dict[str, str]:
+    """Name that came -> name that is known, of all that can be told.
+
+    ``orders`` are the known arrays in the orders in which a list of them may have been sent; all names of the first
+    are known. A name stands for itself, or for the one that is the same without PREFIXES and the ".default" of peft's
+    adapters. A list of numbers stands for the first order whose shapes are those of the list.
+    """
+    known = {name: shape for order in orders for name, shape in order.items()}
+    if found and not set(found) & set(known) and all(NUMBERED.fullmatch(name) for name in found):
+        listed = sorted(found, key=lambda name: int(re.sub(r"\D", "", name)))
+        shapes = [found[name] for name in listed]
+        fits = (order for order in orders if [*order.values()] == shapes)
+        return dict(zip(listed, next(fits, {}), strict=False))
+    count = Counter(map(plain, known))
+    bare = {plain(name): name for name in known if count[plain(name)] == 1}
+    came = Counter(plain(name) for name in found)
+    names = {}
+    for name in found:
+        other = name if name in known else bare.get(plain(name), "")
+        if other and (name == other or (came[plain(name)] == 1 and found[name] == known[other])):
+            names[name] = other
+    return names
+
+
+def plain(name: str) -> str:
+    """A parameter's name without what wrappers add to it."""
+    while prefix := next((one for one in PREFIXES if name.startswith(one)), ""):
+        name = name[len(prefix) :]
+    return name.replace(".default.", ".") if "lora_" in name else name

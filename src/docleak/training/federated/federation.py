@@ -52,21 +52,18 @@ class Federation:
     evaluations: int = 0
 
     def __post_init__(self) -> None:
-        faults = []
-        if self.rounds < 1:
-            faults.append(f"rounds is {self.rounds}; expected at least 1")
-        if not 0 < self.participation <= 1:
-            faults.append(f"participation is {self.participation}; expected more than 0 and at most 1")
-        if self.minimum < 0 or self.seed < 0:
-            faults.append(f"minimum is {self.minimum} and seed {self.seed}; expected 0 or more")
-        if not 0 <= self.holdout < 1:
-            faults.append(f"holdout is {self.holdout}; expected 0 or more and less than 1")
-        if self.evaluations < 0 or (self.evaluations and self.privacy is None):
-            faults.append(f"evaluations is {self.evaluations}; expected 0 or more, and none without a privacy plan")
-        if self.privacy is not None:
-            faults += _private_faults(self, self.privacy)
-        if self.secure is not None:
-            faults += _secure_faults(self)
+        faults = _those(
+            (self.rounds < 1, f"rounds is {self.rounds}; expected at least 1"),
+            (not 0 < self.participation <= 1,
+             f"participation is {self.participation}; expected more than 0 and at most 1"),
+            (self.minimum < 0 or self.seed < 0,
+             f"minimum is {self.minimum} and seed {self.seed}; expected 0 or more"),
+            (not 0 <= self.holdout < 1, f"holdout is {self.holdout}; expected 0 or more and less than 1"),
+            (self.evaluations < 0 or bool(self.evaluations and self.privacy is None),
+             f"evaluations is {self.evaluations}; expected 0 or more, and none without a privacy plan"),
+        )  # fmt: skip
+        faults += _private_faults(self, self.privacy) if self.privacy is not None else []
+        faults += _secure_faults(self) if self.secure is not None else []
         if faults:
             raise FederationError("; ".join(faults) + ".")
 
@@ -141,68 +138,56 @@ def drawn(federation: Federation, silos: int) -> int:
 
 def impossible(federation: Federation, silos: int) -> list[str]:
     """Why so many silos cannot be trained as the federation's settings say, if so."""
-    taking = drawn(federation, silos)
-    faults = []
-    if federation.minimum > taking:
-        faults.append(
-            f"minimum is {federation.minimum}, and {taking} of {silos} silos train in a round; expected at most "
-            f"{taking}"
-        )
-    if federation.secure is not None and taking == 1:
-        faults.append(
-            f"1 of {silos} silos trains in a round; secure aggregation expects at least 2, since the sum of one is "
-            "that silo's own update"
-        )
-    if (secure := federation.secure) is not None and taking > 1:
-        needed = secure.needed(taking, federation.privacy)
-        if not taking < 2 * needed <= 2 * taking:
-            faults.append(
-                f"the secure threshold is {needed}, and {taking} of {silos} silos train in a round; expected more than "
-                f"half of these and no more: {taking // 2 + 1} to {taking}"
-            )
-    if not taking:
-        faults.append(
-            f"participation is {federation.participation}, which is less than one of {silos} silos, and the privacy "
-            f"plan counts on no more than that share being drawn; plan with {1 / silos:.4g} or more"
-        )
-    return faults
+    taking, secure = drawn(federation, silos), federation.secure
+    threshold = 0 if secure is None else secure.needed(taking, federation.privacy)
+    return _those(
+        (federation.minimum > taking,
+         f"minimum is {federation.minimum}, and {taking} of {silos} silos train in a round; expected at most {taking}"),
+        (secure is not None and taking == 1,
+         f"1 of {silos} silos trains in a round; secure aggregation expects at least 2, since the sum of one is that "
+         "silo's own update"),
+        (secure is not None and taking > 1 and not taking < 2 * threshold <= 2 * taking,
+         f"the secure threshold is {threshold}, and {taking} of {silos} silos train in a round; expected more than "
+         f"half of these and no more: {taking // 2 + 1} to {taking}"),
+        (not taking,
+         f"participation is {federation.participation}, which is less than one of {silos} silos, and the privacy plan "
+         f"counts on no more than that share being drawn; plan with {1 / max(silos, 1):.4g} or more"),
+    )  # fmt: skip
 
 
 def _private_faults(federation: Federation, plan: DpPlan) -> list[str]:
-    faults = []
-    if plan.mechanism.unit is Unit.RECORD:
-        faults.append(
-            "the plan protects records (single questions), which FL-PROVIDER-DP does not draw; choose unit provider, "
-            "document or client, or train centrally (docleak train central --unit record)"
-        )
-    if federation.rounds > plan.mechanism.rounds:
-        faults.append(f"rounds is {federation.rounds}, and the privacy plan accounts for {plan.mechanism.rounds}")
-    if plan.mechanism.client_rate < federation.participation:
-        faults.append(
-            f"participation is {federation.participation}, and the privacy plan accounts for a client rate of "
-            f"{plan.mechanism.client_rate}"
-        )
-    if federation.server.divide_by_clients:
-        faults.append("divide_by_clients divides the noise twice; leave it off under a privacy plan")
-    if federation.holdout and plan.mechanism.unit is Unit.CLIENT:
-        faults.append(
-            f"holdout is {federation.holdout}, and the plan protects whole clients: what they answer on documents they "
-            "keep would be a second release of what is trained on; set holdout to 0"
-        )
-    elif federation.holdout and plan.mechanism.relation is Relation.REPLACE_ONE:
-        faults.append(
-            f"holdout is {federation.holdout}, and the plan counts replacing one {plan.mechanism.unit} by another: one "
-            "may be trained on and the other kept, so that both releases change; set holdout to 0"
-        )
-    return faults
+    m, holdout = plan.mechanism, federation.holdout
+    return _those(
+        (m.unit is Unit.RECORD,
+         "the plan protects records (single questions), which FL-PROVIDER-DP does not draw; choose unit provider, "
+         "document or client, or train centrally (docleak train central --unit record)"),
+        (federation.rounds > m.rounds,
+         f"rounds is {federation.rounds}, and the privacy plan accounts for {m.rounds}"),
+        (m.client_rate < federation.participation,
+         f"participation is {federation.participation}, and the privacy plan accounts for a client rate of "
+         f"{m.client_rate}"),
+        (federation.server.divide_by_clients,
+         "divide_by_clients divides the noise twice; leave it off under a privacy plan"),
+        (bool(holdout) and m.unit is Unit.CLIENT,
+         f"holdout is {holdout}, and the plan protects whole clients: what they answer on documents they keep would be "
+         "a second release of what is trained on; set holdout to 0"),
+        (bool(holdout) and m.unit is not Unit.CLIENT and m.relation is Relation.REPLACE_ONE,
+         f"holdout is {holdout}, and the plan counts replacing one {m.unit} by another: one may be trained on and the "
+         "other kept, so that both releases change; set holdout to 0"),
+    )  # fmt: skip
 
 
 def _secure_faults(federation: Federation) -> list[str]:
-    faults = []
-    if federation.minimum:
-        faults.append(f"minimum is {federation.minimum}; with secure aggregation its threshold says how many will do")
-    if federation.compression.kind != "none":
-        faults.append(f"compression is {federation.compression}; masked words cannot be compressed")
-    if federation.server.divide_by_clients:
-        faults.append("divide_by_clients needs to know the silos one by one; leave it off with secure aggregation")
-    return faults
+    return _those(
+        (bool(federation.minimum),
+         f"minimum is {federation.minimum}; with secure aggregation its threshold says how many will do"),
+        (federation.compression.kind != "none",
+         f"compression is {federation.compression}; masked words cannot be compressed"),
+        (federation.server.divide_by_clients,
+         "divide_by_clients needs to know the silos one by one; leave it off with secure aggregation"),
+    )  # fmt: skip
+
+
+def _those(*faults: tuple[bool, str]) -> list[str]:
+    """The sentences of what is wrong."""
+    return [sentence for is_wrong, sentence in faults if is_wrong]

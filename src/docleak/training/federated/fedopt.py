@@ -6,19 +6,70 @@ The server keeps its state in float64. Clients send Delta_k = theta_t - y_k, so 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from docleak.errors import FederationError
-from docleak.training.federated.shelf import Shelf, shapes_of, shelved
+from docleak.files import TEMPORARY
+
+#: How the folders begin in which the server keeps its state while clients train in its process.
+PREFIX = f"{TEMPORARY}shelf-"
 
 Floats = NDArray[np.float64]
 #: Parameter name -> values. A tied weight has one name.
 Arrays = Mapping[str, NDArray[np.floating]]
+
+
+class Shelf(MutableMapping[str, Floats]):
+    """float64 arrays by name, each read from its file when it is asked for; files, in a folder of their own ``below``,
+    go when the shelf does.
+
+    What comes out is a copy: put it back to change it. Names, and so their number, may be any text.
+    """
+
+    def __init__(self, below: Path, arrays: Mapping[str, Floats] = MappingProxyType({})) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=below))
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._files: dict[str, Path] = {}
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self.update(arrays)
+
+    def __setitem__(self, name: str, value: Floats) -> None:
+        file = self._files.setdefault(name, self._folder / str(len(self._files)))
+        np.ascontiguousarray(value, dtype=np.float64).tofile(file)
+        self.shapes[name] = value.shape
+
+    def __getitem__(self, name: str) -> Floats:
+        return np.fromfile(self._files[name], dtype=np.float64).reshape(self.shapes[name])
+
+    def __delitem__(self, name: str) -> None:
+        self._files.pop(name).unlink()
+        del self.shapes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    """The shape of each array, without reading what is on a shelf."""
+    return arrays.shapes if isinstance(arrays, Shelf) else {name: value.shape for name, value in arrays.items()}
+
+
+def clear_shelves(below: Path) -> None:
+    """Take away what a killed process left."""
+    for folder in below.glob(f"{PREFIX}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -61,12 +112,14 @@ class ServerState:
         """Round 0, from the initial parameters."""
         return cls({name: np.asarray(value, dtype=np.float64) for name, value in parameters.items()})
 
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """The model as it is sent and trained from: float32."""
+        return {name: value.astype(np.float32) for name, value in self.parameters.items()}
+
     def on_shelf(self, below: Path) -> ServerState:
         """The same state with its arrays in files, read when they are asked for."""
-        return replace(
-            self, parameters=shelved(self.parameters, below), momentum=shelved(self.momentum, below),
-            second=shelved(self.second, below),
-        )  # fmt: skip
+        parameters, momentum, second = (Shelf(below, one) for one in (self.parameters, self.momentum, self.second))
+        return replace(self, parameters=parameters, momentum=momentum, second=second)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from docleak.models.vlm.values import derived_once
 from docleak.spec import counted_words
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local_plan import OPTIMISERS, LocalPlan
-from docleak.training.objectives.objective import Example, Objective
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.objective import Example, Objective, objective_of
 
 #: A model of more parameters than LARGE takes a batch in parts of AT_ONCE tokens and PAIRS_AT_ONCE pairs of tokens that
 #: attend to each other, pages in patches of PATCH pixels a side: a step of FeDocVQA's published size on 16 tables does
@@ -33,7 +32,7 @@ KEPT = 1 << 28
 
 @dataclass(frozen=True)
 class LocalRound:
-    """A client's round: its update, the optimiser steps it took, and the mean training loss over them.
+    """A client's round: its update, the optimiser steps it took, the mean training loss over them, and the seconds.
 
     ``batches`` are the numbers of the examples of each step, in the order of the objective.
     """
@@ -42,6 +41,7 @@ class LocalRound:
     steps: int
     loss: float
     batches: tuple[tuple[int, ...], ...] = ()
+    seconds: float = 0.0
 
 
 def parameters_of(model: DocumentModel) -> dict[str, np.ndarray]:
@@ -108,7 +108,8 @@ def train_in_place(
             f"client {client!r} has {counted_words(len(pages), 'page')} and no {objective.needs} to train on."
         )
     named = [p for _, p in trainable(model.module)]
-    optimiser = _optimiser(named, plan)
+    kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, OPTIMISERS[plan.optimiser])
+    optimiser = kind(named, lr=plan.learning_rate, weight_decay=plan.weight_decay)
     fitted = FittedPages(model, pages)
     losses: list[float] = []
     batches: list[tuple[int, ...]] = []
@@ -138,11 +139,6 @@ def train_in_place(
     return LocalSteps(len(examples), tuple(losses), tuple(batches))
 
 
-def _optimiser(parameters: Sequence[torch.nn.Parameter], plan: LocalPlan) -> torch.optim.Optimizer:
-    kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, OPTIMISERS[plan.optimiser])
-    return kind(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay)
-
-
 def _batches(count: int, plan: LocalPlan, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
     """Numbers of examples: every example once an epoch, in a new order; the last batch of an epoch may be smaller."""
     steps = 0
@@ -156,12 +152,9 @@ def _batches(count: int, plan: LocalPlan, rng: np.random.Generator) -> Iterator[
 
 
 def batch_loss(
-    model: DocumentModel,
-    pages: Sequence[Page],
-    batch: Sequence[Example],
-    objective: Objective,
+    model: DocumentModel, pages: Sequence[Page], batch: Sequence[Example], objective: Objective,
     rng: np.random.Generator,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Mean loss of a batch, a tensor of no dimension with its graph; each of its pages is read once. ``rng`` draws
     what the objective draws."""
     return model.loss(*_read(model, FittedPages(model, pages), batch, objective, rng)).mean()

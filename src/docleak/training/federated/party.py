@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,12 +16,12 @@ from docleak.errors import FederationError
 from docleak.models.base import DocumentModel, trainable
 from docleak.models.loading import load_model
 from docleak.privacy.randomness import Randomness
-from docleak.training.answers import answered
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
 from docleak.training.federated.silo import Party
-from docleak.training.objectives.table import objective_of
+from docleak.training.federated.validation import answered
+from docleak.training.objectives.objective import objective_of
 from docleak.training.private.moving import require_moving
 from docleak.training.private.rounds import client_round
 
@@ -49,14 +49,6 @@ class DocumentScore:
     anls: float
     accuracy: float
     questions: int
-
-
-@dataclass(frozen=True)
-class PartyRound:
-    """What a silo did in a round, and the seconds it took."""
-
-    trained: LocalRound
-    seconds: float
 
 
 def model_of(federation: Federation, device: str, source: str = "") -> DocumentModel:
@@ -94,30 +86,25 @@ def fingerprint(model: DocumentModel) -> str:
 def introduce(party: Party, model: DocumentModel, federation: Federation) -> Introduction:
     """What the server must know before it trusts a round to this silo; constants instead of counts where it is to say
     nothing of its own. FederationError where it says them and has nothing to train on."""
-    pages, kept = len(party.training), len(party.kept)
+    pages, kept, examples = len(party.training), len(party.kept), 1
     if federation.privacy is not None:
-        return Introduction(party.name, party.source, 1, int(federation.holdout > 0), fingerprint(model), 1)
-    if federation.reticent:
-        return Introduction(party.name, party.source, min(pages, 1), min(kept, 1), fingerprint(model), 1)
-    objective = objective_of(federation.local.objective)
-    if not (examples := len(objective.examples(party.training))):
-        raise FederationError(
-            f"it has {pages} pages and no {objective.needs} to train on. Give it some (docs/data-format.md), or train "
-            "without it."
-        )
+        pages, kept = 1, int(federation.holdout > 0)
+    elif federation.reticent:
+        pages, kept = min(pages, 1), min(kept, 1)
+    else:
+        objective = objective_of(federation.local.objective)
+        if not (examples := len(objective.examples(party.training))):
+            raise FederationError(
+                f"it has {pages} pages and no {objective.needs} to train on. Give it some (docs/data-format.md), or "
+                "train without it."
+            )
     return Introduction(party.name, party.source, pages, kept, fingerprint(model), examples)
 
 
 def private_round(
-    party: Party,
-    model: DocumentModel,
-    weights: Mapping[str, NDArray[np.float32]],
-    federation: Federation,
-    *,
-    clients_drawn: int,
-    randomness: Randomness,
-    on_note: Callable[[str], None] = lambda note: None,
-) -> ClientUpdate:
+    party: Party, model: DocumentModel, weights: Mapping[str, NDArray[np.float32]], federation: Federation, *,
+    clients_drawn: int, randomness: Randomness, on_note: Callable[[str], None] = lambda note: None,
+) -> ClientUpdate:  # fmt: skip
     """A round under the federation's privacy plan, from the server's ``weights``: the update, which is all that leaves.
 
     ``randomness`` is the silo's own and fresh: the federation's seed is known to the server. ``on_note`` is told, at
@@ -135,14 +122,14 @@ def private_round(
 
 def train_round(
     party: Party, model: DocumentModel, weights: Mapping[str, NDArray[np.float32]], federation: Federation, number: int
-) -> PartyRound:
-    """Round ``number`` of this silo, from the server's ``weights``."""
+) -> LocalRound:
+    """Round ``number`` of this silo, from the server's ``weights``, and the seconds it took."""
     began = time.perf_counter()
     set_parameters(model, dict(weights))
     del weights  # a copy of the model less while it trains, where the caller keeps none
     rng = federation.client_rng(party.name, number)
     trained = train_locally(model, party.training, federation.local, client=party.name, rng=rng)
-    return PartyRound(trained, time.perf_counter() - began)
+    return replace(trained, seconds=time.perf_counter() - began)
 
 
 def evaluate(

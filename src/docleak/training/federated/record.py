@@ -93,6 +93,15 @@ class RoundRow:
         total = sum(examples for _, examples in known)
         return sum(loss * examples for loss, examples in known) / total if known else None
 
+    def facts(self) -> dict[str, Any]:
+        """The round in all, for tables: loss, bytes and seconds."""
+        return {
+            "round": self.round, "silos": [client.silo for client in self.clients], "loss": self.loss,
+            "bytes_up": sum(client.up for client in self.clients),
+            "bytes_down": sum(client.down for client in self.clients),
+            "seconds_training": self.seconds_training, "seconds_averaging": self.seconds_averaging,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class FederatedRun:
@@ -287,16 +296,8 @@ class FederatedRun:
         writer = csv.DictWriter(buffer, COLUMNS, restval="")
         writer.writeheader()
         for number, row in enumerate([None, *self.rows()]):
-            line: dict[str, Any] = {"round": number}
-            if row is not None:
-                line |= {
-                    "silos": " ".join(client.silo for client in row.clients),
-                    "loss": row.loss,
-                    "bytes_up": sum(client.up for client in row.clients),
-                    "bytes_down": sum(client.down for client in row.clients),
-                    "seconds_training": row.seconds_training,
-                    "seconds_averaging": row.seconds_averaging,
-                }
+            line: dict[str, Any] = {"round": number} if row is None else row.facts()
+            line["silos"] = " ".join(line.get("silos", ()))
             if kept := kept_of(self.scores(number) or ()):
                 line |= {"anls": kept.anls.value, "accuracy": kept.accuracy, "questions": kept.anls.n or None}
             writer.writerow(line)

@@ -23,11 +23,11 @@ from docleak.models.base import DocumentModel
 from docleak.privacy.gaussian import epsilon_of, multiplier_for
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
-from docleak.training.answers import answered
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import DocumentScore
 from docleak.training.federated.silo import Party
+from docleak.training.federated.validation import answered
 from docleak.training.private.units import units_of
 
 #: How far one kept unit moves a silo's (sum of scores, number of units).
@@ -70,14 +70,9 @@ class Kept:
 
 
 def evaluate_privately(
-    party: Party,
-    model: DocumentModel,
-    weights: Mapping[str, NDArray[np.float32]],
-    federation: Federation,
-    *,
-    randomness: Randomness,
-    on_note: Callable[[str], None] = lambda note: None,
-) -> SiloScore:
+    party: Party, model: DocumentModel, weights: Mapping[str, NDArray[np.float32]], federation: Federation, *,
+    randomness: Randomness, on_note: Callable[[str], None] = lambda note: None,
+) -> SiloScore:  # fmt: skip
     """The noised sums of one evaluation of the server's ``weights``; all that leaves of what the silo keeps.
 
     A unit that cannot be asked counts as if it were not there; ``on_note`` is told of it, at the silo.

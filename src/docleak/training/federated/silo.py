@@ -1,4 +1,4 @@
-"""A silo's folder, opened: its pages, those that it trains on and those that it keeps. Without PyTorch."""
+"""Silos' folders, found or made, and opened: pages that one trains on and those that it keeps. Without PyTorch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from docleak.documents.files import IMAGE_SUFFIXES
+from docleak.documents.division import divide
+from docleak.documents.files import IMAGE_SUFFIXES, describe_folder
 from docleak.documents.folder import INDEX
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
 from docleak.documents.pages import document_names, page_names, picked
-from docleak.documents.silos import MANIFEST, read_silo
+from docleak.documents.silos import MANIFEST, read_silo, write_silos
 from docleak.errors import FederationError
+from docleak.files import TEMPORARY
 from docleak.privacy.mechanism import Unit
 from docleak.spec import counted_words
 from docleak.training.federated.federation import Federation
@@ -44,23 +46,19 @@ def open_party(directory: Path, federation: Federation, *, name: str = "") -> Pa
     silo = read_silo(directory) if (directory / MANIFEST).is_file() else None
     called = name or (silo.name if silo else directory.name)
     private = federation.privacy is not None
-    pages: Sequence[Page] = () if private and _is_empty(directory) else load_pages(f"folder:{directory}", seed=0)
+    index = directory / INDEX
+    none = private and index.is_file() and not index.read_bytes().strip()  # it is there, and names no page
+    pages: Sequence[Page] = () if none else load_pages(f"folder:{directory}", seed=0)
     kept = [federation.keeps(apart) if apart else False for apart in _apart(pages, federation)]
     if all(kept) and not private:
         raise FederationError(
             f"{directory} keeps all of its {counted_words(len(pages), 'page')} to evaluate on. Each document is kept "
             f"by a coin of its own with probability {federation.holdout}: give the silo more, or a smaller holdout."
         )
-    training = picked(pages, [i for i, is_kept in enumerate(kept) if not is_kept])
+    training, held = (picked(pages, [i for i, one in enumerate(kept) if one == which]) for which in (False, True))
     if federation.privacy is not None:
         units_of(training, federation.privacy.mechanism.unit, client=called)  # before a round is charged for it
-    return Party(
-        called,
-        silo.source if silo else "folder",
-        training,
-        picked(pages, [i for i, is_kept in enumerate(kept) if is_kept]),
-        tuple(getattr(pages, "notes", ())),
-    )
+    return Party(called, silo.source if silo else "folder", training, held, tuple(getattr(pages, "notes", ())))
 
 
 def contents_digest(directory: Path) -> str:
@@ -93,14 +91,51 @@ def private_units(silos: Mapping[str, Path], federation: Federation) -> int:
     return sum(len(names) for names in owned.values())
 
 
-def _is_empty(directory: Path) -> bool:
-    """Whether the folder's index is there and names no page."""
-    index = directory / INDEX
-    return index.is_file() and not index.read_bytes().strip()
-
-
 def _apart(pages: Sequence[Page], federation: Federation) -> Sequence[str]:
     """By what each page is kept or trained on: its document (or own name), or what a plan protects, "" if unknown."""
     if federation.privacy is not None and federation.privacy.mechanism.unit is not Unit.CLIENT:
         return unit_names(pages, federation.privacy.mechanism.unit)
     return [document or name for document, name in zip(document_names(pages), page_names(pages), strict=True)]
+
+
+def is_silo(folder: Path) -> bool:
+    """Whether it holds the pages of a silo."""
+    return any((folder / name).is_file() for name in (INDEX, MANIFEST))
+
+
+def find_silos(directory: Path) -> dict[str, Path]:
+    """The silos below a folder, by the names of their own folders; FederationError if there are none, or if another
+    folder stands beside them that is neither hidden nor a run."""
+    there = sorted(directory.iterdir()) if directory.is_dir() else ()
+    folders = [item for item in there if item.is_dir() and not item.name.startswith(TEMPORARY)]
+    silos = {item.name: item for item in folders if is_silo(item)}
+    if not silos:
+        raise FederationError(
+            f"{directory} {describe_folder(directory)}; expected a folder of silos, each with its {INDEX}. Make them "
+            "with: docleak data make OUT --partition K"
+        )
+    for item in folders:
+        if item.name not in silos and not item.name.startswith(".") and not (item / "run.json").is_file():
+            raise FederationError(
+                f"{item} {describe_folder(item)}; expected {INDEX} in it, as in each folder of silos in {directory}. "
+                "Put the silo's pages there (docs/data-format.md), or move the folder elsewhere."
+            )
+    return silos
+
+
+def synthetic_silos(out: Path, count: int, documents: int, *, seed: int) -> dict[str, Path]:
+    """``count`` silos of synthetic invoices with providers of their own, made in ``out`` unless they are there."""
+    if not out.exists():
+        division = divide(["synthetic"], count, by="providers", seed=seed, count=documents)
+        write_silos(division.shares, division.sources, out, by="providers", seed=seed)
+    return find_silos(out)
+
+
+def one_silo(spec: str, count: int, out: Path, *, seed: int) -> dict[str, Path]:
+    """All pages of a data set as one silo, written to ``out`` unless it is there; a folder stays where it is."""
+    if not out.exists():
+        if Path(spec).is_dir() and (Path(spec) / INDEX).is_file():
+            return {Path(spec).name: Path(spec)}
+        division = divide([spec], 1, by="documents", seed=seed, count=count or None)
+        write_silos(division.shares, division.sources, out, by="documents", seed=seed)
+    return find_silos(out)

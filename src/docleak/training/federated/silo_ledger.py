@@ -25,11 +25,12 @@ from docleak.files import read_json_object, shaped, write_json
 from docleak.privacy.accounting import guarantee, rounded_up
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.mechanism import MOST_NOISE, Mechanism, Relation, Unit
+from docleak.privacy.plan import DpPlan
 from docleak.privacy.second import second_opinion
 from docleak.runs.claim import claimed
 from docleak.spec import counted_words
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.silo_limits import LEDGER, LIMITS, MARGIN, WITNESS, SiloLimits, has_limits, taking_part
+from docleak.training.federated.silo_limits import LEDGER, LIMITS, MARGIN, WITNESS, SiloLimits, has_limits
 
 LOST = "Rounds may have been run that are not counted. Put the file back from a copy, or begin with new data."
 
@@ -38,6 +39,7 @@ LOST = "Rounds may have been run that are not counted. Put the file back from a 
 Kind = Literal["train", "evaluate"]
 ROUND: Kind = "train"
 EVALUATION: Kind = "evaluate"
+WORDS: Mapping[Kind, str] = {ROUND: "round", EVALUATION: "evaluation"}
 
 
 @dataclass(frozen=True)
@@ -98,18 +100,19 @@ class SiloLedger:
         Rounds and evaluations add up: which units are kept follows from each plan's seed, which is the server's, so one
         may be trained on under one plan and kept under the next.
         """
-        return composed_epsilon([one.mechanism for one in self.begun], self.limits.delta)
+        return composed_epsilon(self._seen(alone=False), self.limits.delta)
 
     def epsilon_alone(self) -> float:
         """The same towards who sees this silo's updates; those of secure rounds are seen in sums only."""
-        seen = [one.mechanism if one.secure else one.alone for one in self.begun]
-        return composed_epsilon(seen, self.limits.delta)
+        return composed_epsilon(self._seen(alone=True), self.limits.delta)
+
+    def _seen(self, *, alone: bool) -> list[Mechanism]:
+        return [one.alone if alone and not one.secure else one.mechanism for one in self.begun]
 
     def _second(self, *, alone: bool) -> str:
         """What a second accountant says of either epsilon."""
-        seen = [one.alone if alone and not one.secure else one.mechanism for one in self.begun]
-        parts = [replace(one, rounds=count) for one, count in Counter(seen).items()]
-        return second_opinion(parts, self.limits.delta, self.epsilon_alone() if alone else self.epsilon())
+        epsilon = self.epsilon_alone() if alone else self.epsilon()
+        return second_opinion(_counted(self._seen(alone=alone)), self.limits.delta, epsilon)
 
     def facts(self) -> dict[str, object]:
         """For machines: the limits, and what is spent of them."""
@@ -141,42 +144,37 @@ class SiloLedger:
 
     def with_round(self, federation: Federation, *, number: int, shares: int) -> SiloLedger:
         """One round more. PrivacyError, with every reason, for one that the limits do not allow."""
-        faults = self.limits.refusals(federation, kind="train", shares=shares)
-        if faults:
-            raise PrivacyError(f"round {number} is refused by this silo's own limits: " + "; ".join(faults) + ".")
-        plan = federation.privacy
-        assert plan is not None  # the limits ask for one
-        one = taking_part(plan, 1)
+        plan = self._allowed(federation, ROUND, number, shares)
+        m, secure = plan.mechanism, federation.secure is not None
         return self._with(
             BegunRound(
-                _now(), number, one.noise_multiplier, one.unit_rate, one.unit, one.relation, plan.clip_norm,
-                plan.denominator, shares, federation.secure is not None, ROUND,
+                _now(), number, m.noise_multiplier, m.unit_rate, m.unit, m.relation, plan.clip_norm, plan.denominator,
+                shares, secure, ROUND,
             )
         )  # fmt: skip
 
     def with_evaluation(self, federation: Federation, *, number: int, noise: float, sensitivity: float) -> SiloLedger:
         """One evaluation more, whose answer one kept unit moves by ``sensitivity`` at most, under noise of the standard
         deviation ``noise``. PrivacyError, with every reason, for one that the limits do not allow."""
-        faults = self.limits.refusals(federation, kind=EVALUATION)
-        if faults:
-            raise PrivacyError(f"evaluation {number} is refused by this silo's own limits: " + "; ".join(faults) + ".")
-        plan = federation.privacy
-        assert plan is not None  # the limits ask for one
-        m = plan.mechanism
-        row = BegunRound(
-            _now(), number, min(noise / sensitivity, MOST_NOISE), 1.0, m.unit, m.relation, sensitivity, 1, 1, False,
-            EVALUATION,
-        )  # fmt: skip
-        return self._with(row)
+        m, relative = self._allowed(federation, EVALUATION, number).mechanism, min(noise / sensitivity, MOST_NOISE)
+        return self._with(
+            BegunRound(_now(), number, relative, 1.0, m.unit, m.relation, sensitivity, 1, 1, False, EVALUATION)
+        )
+
+    def _allowed(self, federation: Federation, kind: Kind, number: int, shares: int = 1) -> DpPlan:
+        """The plan of what is begun next; PrivacyError, with every reason, where the limits do not allow it."""
+        if faults := self.limits.refusals(federation, kind=kind, shares=shares):
+            raise PrivacyError(f"{WORDS[kind]} {number} is refused by this silo's own limits: {'; '.join(faults)}.")
+        assert federation.privacy is not None  # the limits ask for one
+        return federation.privacy
 
     def _with(self, row: BegunRound) -> SiloLedger:
         """PrivacyError for a line with which everything costs more than the limits' epsilon."""
         after = SiloLedger(self.limits, (*self.begun, row))
         if (cost := after.epsilon()) > self.limits.epsilon * (1 + MARGIN):
-            what = "round" if row.kind == ROUND else "evaluation"
             raise PrivacyError(
-                f"{what} {row.round} is refused by this silo's own ledger: with it, {after.counted()} cost epsilon "
-                f"{rounded_up(cost)} at delta {rounded_up(self.limits.delta)}; expected at most "
+                f"{WORDS[row.kind]} {row.round} is refused by this silo's own ledger: with it, {after.counted()} cost "
+                f"epsilon {rounded_up(cost)} at delta {rounded_up(self.limits.delta)}; expected at most "
                 f"{self.limits.epsilon:.6g}. Raise the limit (docleak deploy silo) only if the owners of the pages "
                 "agree."
             )
@@ -238,27 +236,13 @@ def _only_begun_to_set(folder: Path) -> bool:
     return read_json_object(folder / WITNESS, error=PrivacyError, advice=LOST).get("rounds") == 0
 
 
-def begin_round(folder: Path, federation: Federation, *, number: int, shares: int, known: int = 0) -> int:
-    """Count a round in the silo's own ledger before anything of it leaves; how many there are then.
+def begin(folder: Path, counted: Callable[[SiloLedger], SiloLedger], *, known: int = 0) -> int:
+    """Count a round or an evaluation (``counted`` is ``with_round`` or ``with_evaluation`` of it) in the silo's own
+    ledger before anything of it leaves; how many there are then.
 
-    ``known`` is how many lines the running node has counted. PrivacyError for a round that the silo's limits do not
-    allow, and where the ledger has fewer than that.
+    ``known`` is how many lines the running node has counted. PrivacyError for what the silo's limits do not allow, and
+    where the ledger has fewer lines than that.
     """
-    return _begin(folder, known, lambda ledger: ledger.with_round(federation, number=number, shares=shares))
-
-
-def begin_evaluation(
-    folder: Path, federation: Federation, *, number: int, noise: float, sensitivity: float, known: int = 0
-) -> int:
-    """The same for an evaluation, as ``SiloLedger.with_evaluation`` counts it."""
-
-    def counted(ledger: SiloLedger) -> SiloLedger:
-        return ledger.with_evaluation(federation, number=number, noise=noise, sensitivity=sensitivity)
-
-    return _begin(folder, known, counted)
-
-
-def _begin(folder: Path, known: int, counted: Callable[[SiloLedger], SiloLedger]) -> int:
     with claimed(folder, wait=True):
         ledger = SiloLedger.load(folder)
         if len(ledger.begun) < known:
@@ -287,10 +271,14 @@ def _read_rows(file: Path) -> tuple[BegunRound, ...]:
 
 def composed_epsilon(rounds: Sequence[Mechanism], delta: float) -> float:
     """Epsilon at ``delta`` of single rounds one after the other, by the PLD accountant; 0 for none."""
-    kinds = Counter(rounds)
-    if any(one.noise_multiplier == 0 for one in kinds):
+    if any(one.noise_multiplier == 0 for one in rounds):
         return math.inf
-    parts = [replace(one, rounds=count) for one, count in kinds.items()]
+    parts = _counted(rounds)
     if len(parts) <= 1:
         return sum(guarantee(part, delta).epsilon for part in parts)
     return epsilon_of(parts, delta)
+
+
+def _counted(rounds: Sequence[Mechanism]) -> list[Mechanism]:
+    """Equal rounds as one mechanism of so many."""
+    return [replace(one, rounds=count) for one, count in Counter(rounds).items()]

@@ -10,7 +10,6 @@ from docleak.errors import PrivacyError
 from docleak.files import read_json_object, shaped, write_json
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.mechanism import Mechanism, Unit
-from docleak.privacy.plan import DpPlan
 from docleak.training.federated.federation import Federation, drawn
 
 LIMITS, LEDGER, WITNESS = "limits.json", "ledger.json", "witness.json"
@@ -64,7 +63,10 @@ class SiloLimits:
         shares = drawn(federation, silos)
         if federation.secure is not None:
             shares = federation.secure.needed(shares, plan)
-        cost = guarantee(taking_part(plan, rounds), plan.delta).epsilon
+        # Which silos are drawn is the server's affair, so nothing is granted for not being drawn.
+        m = plan.mechanism
+        taking_part = Mechanism(m.noise_multiplier, rounds, m.unit_rate, 1.0, m.unit, m.relation, m.sampler)
+        cost = guarantee(taking_part, plan.delta).epsilon
         return cls(
             cost * (1 + MARGIN), plan.delta, plan.noise_std(shares) * (1 - MARGIN), shares, plan.mechanism.unit,
             plan.clip_norm, plan.denominator,
@@ -110,10 +112,3 @@ class SiloLimits:
 def has_limits(folder: Path | None) -> bool:
     """Whether a silo has limits of its own, or had: a ledger or its witness says that it did."""
     return folder is not None and any((folder / name).exists() for name in (LIMITS, LEDGER, WITNESS))
-
-
-def taking_part(plan: DpPlan, rounds: int) -> Mechanism:
-    """What so many rounds of a plan are to a silo that took part in them: which silos are drawn is the server's affair,
-    so nothing is granted for not being drawn."""
-    m = plan.mechanism
-    return Mechanism(m.noise_multiplier, rounds, m.unit_rate, 1.0, m.unit, m.relation, m.sampler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,53 @@ from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import model_of
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.scores import evaluation_cost, evaluation_distance, kept_of
+from docleak.training.federated.wire import Compression
 from docleak.training.lineage import write_lineage
+
+FLOAT, HALF, INDEX = 4, 2, 4  # bytes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Numbers of a model that travel: ``trainable`` with a tied weight once, ``counted`` with each of its uses.
+
+    Nguyen & Karatzas (2024) and Tito et al. (2024) count the entries of PyTorch's state dict, in which T5's tied
+    embedding stands four times; frozen weights do not travel in either.
+    """
+
+    trainable: int
+    counted: int
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Cost:
+        """The cost of a network, which may be on the meta device."""
+        return cls(
+            sum(p.numel() for p in module.parameters() if p.requires_grad),
+            sum(p.numel() for _, p in module.named_parameters(remove_duplicate=False) if p.requires_grad),
+        )
+
+    def down(self) -> int:
+        """Bytes of the model as the server sends it to one silo: float32."""
+        return FLOAT * self.trainable
+
+    def up(self, compression: Compression) -> int:
+        """Bytes of one silo's update (top-k rounds up per parameter, which is left out here)."""
+        if compression.kind == "fp16":
+            return HALF * self.trainable
+        if compression.kind == "topk":
+            return round((FLOAT + INDEX) * compression.share * self.trainable)
+        return FLOAT * self.trainable
+
+    def sent(self, federation: Federation, silos: int) -> int:
+        """Bytes of the whole training, both ways; framing adds less than 2 %, evaluation a model a silo each time."""
+        clients = drawn(federation, silos)
+        return federation.rounds * clients * (self.down() + self.up(federation.compression))
+
+    def as_published(self, federation: Federation, silos: int) -> int:
+        """Bytes of the same training in the papers' counting: float32, both ways, every use of a tied weight."""
+        clients = drawn(federation, silos)
+        return federation.rounds * clients * 2 * FLOAT * self.counted
+
 
 #: What the server sees of one silo under a privacy plan, without and with secure aggregation.
 SEEN = {
@@ -61,7 +108,7 @@ def save_model(run: FederatedRun, device: str) -> Path:
     if state is None:
         raise RunError(f"{run.path} has no finished round, so there is no model to save.")
     model = model_of(run.federation, device)
-    set_parameters(model, {name: value.astype(np.float32) for name, value in state.parameters.items()})
+    set_parameters(model, state.weights())
     out = run.path / "model"
     with reported(out), drafted_folder(out) as draft:
         model.save(str(draft))
@@ -74,32 +121,18 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
     rows = run.rows()
     scored = {number: kept_of(run.scores(number) or (), rng=rng) for number in range(len(rows) + 1)}
     anls = {number: kept.to_json() for number, kept in scored.items() if kept is not None}
+    updates = run.path / UPDATES
     return {
-        "run": str(run.path),
-        "model": str(run.path / "model"),
-        "updates": str(run.path / UPDATES) if (run.path / UPDATES).is_dir() else "",
+        "run": str(run.path), "model": str(run.path / "model"), "updates": str(updates) if updates.is_dir() else "",
         "silos": {name: str(path) for name, path in silos.items()},
-        "rounds": [
-            {
-                "round": row.round,
-                "silos": [client.silo for client in row.clients],
-                "loss": row.loss,
-                **anls.get(row.round, {}),
-                "bytes_up": sum(client.up for client in row.clients),
-                "bytes_down": sum(client.down for client in row.clients),
-                "seconds_training": row.seconds_training,
-                "seconds_averaging": row.seconds_averaging,
-            }
-            for row in rows
-        ],
+        "rounds": [{**row.facts(), **anls.get(row.round, {})} for row in rows],
         "start": anls.get(0, {}),
         "kept": None if run.federation.privacy is not None else sum(silo.kept for silo in run.silos()),
         "holdout": run.federation.holdout,
-        "privacy": _privacy(run),
-        "lineage": run.claim().to_dict(),
+        "privacy": _privacy(run), "lineage": run.claim().to_dict(),
         "secure": run.federation.secure is not None,
         "secure_limit": _of_two(run.federation, len(run.silos())),
-    }
+    }  # fmt: skip
 
 
 def _privacy(run: FederatedRun) -> dict[str, Any] | None:
@@ -118,7 +151,7 @@ def _privacy(run: FederatedRun) -> dict[str, Any] | None:
     if claim.kind == BOUND and any(training.scores for training in lineage.trainings):
         everything = epsilon_with_scores(lineage, spent.delta)
     silos, plan = len(run.silos()), ledger.plan
-    limit = [_seen(run, silos), scope_of(run), "How long silos take is not hidden."]
+    limit = [_seen(run, silos), _covered(run), "How long silos take is not hidden."]
     if claim.kind == BOUND and (warning := delta_by_plan(plan, silos)):
         limit.insert(0, warning)
     several = sum(training.plan is not None for training in lineage.trainings) > 1
@@ -163,30 +196,23 @@ def _of_two(federation: Federation, silos: int) -> str:
     return OF_TWO * (few and taking > 1)
 
 
-def scope_of(run: FederatedRun) -> str:
+def _covered(run: FederatedRun) -> str:
     """Who is trained on in a private training, who is kept, and what left of those."""
-    federation, asked = run.federation, run.evaluations()
-    assert federation.privacy is not None
-    unit = federation.privacy.mechanism.unit
-    counted = ""
-    if federation.privacy.published_counting and (ledger := run.ledger()) is not None and ledger.begun:
-        counted = f"A bound for the same rounds: {federation.privacy.bound(ledger.begun).sentence()} "
-    return counted + _covered(federation, unit, asked)
-
-
-def _covered(federation: Federation, unit: Unit, asked: int) -> str:
+    federation, plan, asked = run.federation, run.federation.privacy, run.evaluations()
+    assert plan is not None
+    unit, bound = plan.mechanism.unit, ""
+    if plan.published_counting and (ledger := run.ledger()) is not None and ledger.begun:
+        bound = f"A bound for the same rounds: {plan.bound(ledger.begun).sentence()} "
     if not federation.holdout:
-        return f"Every {unit} of the silos is trained on: none is kept to evaluate on."
-    apart = f"A public coin by name keeps each {unit} with probability {federation.holdout:g} to evaluate on"
+        return f"{bound}Every {unit} of the silos is trained on: none is kept to evaluate on."
+    apart = f"{bound}A public coin by name keeps each {unit} with probability {federation.holdout:g} to evaluate on"
     if not asked:
         return f"{apart}; those are not trained on, and nothing was released of them."
     cost = evaluation_cost(federation, asked)
     if math.isinf(cost):
         return f"{apart}; of those each silo sent its summed scores without noise, which is no privacy."
-    assert federation.privacy is not None
     distance = evaluation_distance(federation, asked)
-    once = [Mechanism(1 / distance, 1)] if distance else []
-    second = second_opinion(once, federation.privacy.delta, cost) if once else ""
+    second = second_opinion([Mechanism(1 / distance, 1)], plan.delta, cost) if distance else ""
     return (
         f"{apart}: those are not trained on, and of them each silo sent only its summed scores and number with "
         f"Gaussian noise, {asked} times, which costs them epsilon {rounded_up(cost)} at the same delta{second}."

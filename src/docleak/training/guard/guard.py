@@ -71,13 +71,9 @@ class Opinion:
 
 
 def inspect(
-    asked: Weights,
-    last: Weights | None = None,
-    *,
-    module: nn.Module | None = None,
-    loss: Callable[[], Tensor] | None = None,
-    limits: Limits | None = None,
-) -> Opinion:
+    asked: Weights, last: Weights | None = None, *, module: nn.Module | None = None,
+    loss: Callable[[], Tensor] | None = None, limits: Limits | None = None,
+) -> Opinion:  # fmt: skip
     """The opinion on ``asked``, beside the ``last`` model where there is one.
 
     With ``module``, which holds ``asked``, and its ``loss`` on a few of the silo's own examples, also on what a

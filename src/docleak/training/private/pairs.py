@@ -50,15 +50,9 @@ class Encodings:
 
 
 def train_pairs(
-    model: PairModel,
-    pairs: Encodings,
-    *,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-    plan: DpPlan | None,
+    model: PairModel, pairs: Encodings, *, steps: int, batch_size: int, learning_rate: float, plan: DpPlan | None,
     randomness: Randomness,
-) -> None:
+) -> None:  # fmt: skip
     """Adam in place: ``steps`` steps over Poisson samples of ``batch_size`` pairs on average, private with a ``plan``.
 
     With a plan each pair is drawn with the plan's rate, whatever the number of pairs: that would tell of each of them.

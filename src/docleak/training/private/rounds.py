@@ -56,17 +56,9 @@ class PrivateRound:
 
 
 def client_round(
-    model: DocumentModel,
-    pages: Sequence[Page],
-    plan: DpPlan,
-    local: LocalPlan,
-    *,
-    weights: Mapping[str, FloatArray],
-    client: str,
-    clients_drawn: int,
-    randomness: Randomness,
-    instead: Instead = MappingProxyType({}),
-) -> PrivateRound:
+    model: DocumentModel, pages: Sequence[Page], plan: DpPlan, local: LocalPlan, *, weights: Mapping[str, FloatArray],
+    client: str, clients_drawn: int, randomness: Randomness, instead: Instead = MappingProxyType({}),
+) -> PrivateRound:  # fmt: skip
     """Algorithm 1, lines 10-19: train on each drawn unit from ``weights``, clip, sum, add noise, divide by M.
 
     ``weights`` is the global model as it was received; ``model`` is overwritten, and holds it at the end.
@@ -84,14 +76,12 @@ def client_round(
         notes.append(f"{len(units)} {unit}s, fewer than M = {plan.denominator}: its part in the model is a small one")
     drawn = plan.draw_units(units, randomness.coins)
     set_parameters(model, dict(weights))
+    train_on = partial(_train_on, model, local=local, client=client, notes=notes)
     runs = [
-        partial(instead[name], model)
-        if name in instead
-        else partial(
-            _train_on, model, units[name], local, client=client, rng=rng, called=f"{unit} {name!r}", notes=notes
-        )
+        partial(instead[name], model) if name in instead
+        else partial(train_on, units[name], rng=rng, called=f"{unit} {name!r}")
         for name, rng in drawn.items()
-    ]
+    ]  # fmt: skip
     delta, norms = noisy_difference(
         model.module, weights, runs, plan, clients_drawn=clients_drawn, randomness=randomness
     )
@@ -102,15 +92,9 @@ def client_round(
 
 
 def _train_on(
-    model: DocumentModel,
-    pages: Sequence[Page],
-    local: LocalPlan,
-    *,
-    client: str,
-    rng: np.random.Generator,
-    called: str,
-    notes: list[str],
-) -> None:
+    model: DocumentModel, pages: Sequence[Page], local: LocalPlan, *, client: str, rng: np.random.Generator,
+    called: str, notes: list[str],
+) -> None:  # fmt: skip
     """A unit's own training; LeftOutError, and a note, for whatever its pages make go wrong."""
     try:
         train_in_place(model, pages, local, client=client, rng=rng)
@@ -120,14 +104,9 @@ def _train_on(
 
 
 def noisy_difference(
-    module: nn.Module,
-    weights: Mapping[str, FloatArray],
-    runs: Sequence[Callable[[], object]],
-    plan: DpPlan,
-    *,
-    clients_drawn: int,
-    randomness: Randomness,
-) -> tuple[dict[str, FloatArray], tuple[float, ...]]:
+    module: nn.Module, weights: Mapping[str, FloatArray], runs: Sequence[Callable[[], object]], plan: DpPlan, *,
+    clients_drawn: int, randomness: Randomness,
+) -> tuple[dict[str, FloatArray], tuple[float, ...]]:  # fmt: skip
     """What the ``runs`` of one client change together, by parameter, and the length of each run's change.
 
     Each run trains ``module`` on one drawn unit from ``weights``; its change is clipped, their sum gets the client's
@@ -146,14 +125,9 @@ def noisy_difference(
 
 
 def server_step(
-    state: ServerState,
-    updates: Sequence[ClientUpdate],
-    plan: DpPlan,
-    optimiser: FedOpt,
-    *,
-    clients_drawn: int,
+    state: ServerState, updates: Sequence[ClientUpdate], plan: DpPlan, optimiser: FedOpt, *, clients_drawn: int,
     randomness: Randomness,
-) -> ServerState:
+) -> ServerState:  # fmt: skip
     """Algorithm 1, line 7: the mean over the drawn clients, then any server rule, which only processes what is private.
 
     ``examples`` of an update says how many clients it is the mean of: 1, or more where secure aggregation handed over
@@ -184,17 +158,10 @@ def stand_in(state: ServerState, plan: DpPlan, *, shares: int, number: int, rand
 
 
 def train_privately(
-    model: DocumentModel,
-    silos: Mapping[str, Sequence[Page]],
-    plan: DpPlan,
-    local: LocalPlan,
-    optimiser: FedOpt,
-    *,
-    randomness: Callable[[str], Randomness],
-    ledger: Ledger | None = None,
-    on_round: Callable[[Ledger, ServerState], None] | None = None,
-    instead: Instead = MappingProxyType({}),
-) -> Ledger:
+    model: DocumentModel, silos: Mapping[str, Sequence[Page]], plan: DpPlan, local: LocalPlan, optimiser: FedOpt, *,
+    randomness: Callable[[str], Randomness], ledger: Ledger | None = None,
+    on_round: Callable[[Ledger, ServerState], None] | None = None, instead: Instead = MappingProxyType({}),
+) -> Ledger:  # fmt: skip
     """Run what is left of the plan in this process; ``model`` holds the result.
 
     With one silo it is centralised training. ``randomness`` makes the streams of each silo and of "server".
@@ -212,7 +179,7 @@ def train_privately(
         if on_round is not None:
             on_round(ledger, state)
         drawn = plan.draw_clients(silos, streams["server"].coins)
-        weights = {name: value.astype(np.float32) for name, value in state.parameters.items()}
+        weights = state.weights()
         updates = [
             client_round(
                 model, silos[name], plan, local, weights=weights, client=name, clients_drawn=len(drawn),
@@ -221,5 +188,5 @@ def train_privately(
             for name in drawn
         ]  # fmt: skip
         state = server_step(state, updates, plan, optimiser, clients_drawn=len(drawn), randomness=streams["server"])
-        set_parameters(model, {name: value.astype(np.float32) for name, value in state.parameters.items()})
+        set_parameters(model, state.weights())
     return ledger

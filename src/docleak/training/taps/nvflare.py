@@ -57,8 +57,7 @@ class UpdateFilter(Filter):  # type: ignore[misc]
         told = {name: value for name, value in (dxo.meta or {}).items() if isinstance(value, int | float | str)}
         if self._recorder is None:
             self._recorder = Recorder(self.directory, limit_gb=self.limit_gb, fresh=False, waiting=True)
-        size = sum(value.nbytes for value in (*start.values(), *came.values()))
-        self._recorder.record(Sent(number, site, size, lambda: (start, came), details={**told, **details}, kind=kind))
+        self._recorder.record(Sent(number, site, start, came, details={**told, **details}, kind=kind))
 
 
 def _numpy(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from numbers import Real
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from docleak.documents.ranges import PATH, check_kind
 from docleak.errors import FederationError
-from docleak.training.federated.capture import KINDS, begin, recorded, write_update
-from docleak.training.federated.names import naming
+from docleak.training.federated.capture import KINDS, begin, naming, recorded, write_update
 
 LOG = logging.getLogger("docleak.tap")
 #: Bytes that may wait to be written; what comes beyond is left out, for the training does not wait.
@@ -32,15 +31,21 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Sent:
-    """One update as a tap saw it; ``arrays`` makes (weights before, what was sent), in the writing thread."""
+    """One update as a tap saw it: the weights ``before`` and what was ``sent``, as arrays of numpy, torch or Flower."""
 
     round: int
     client: str
-    size: int  # bytes of both
-    arrays: Callable[[], tuple[Arrays, Arrays]]
+    before: Mapping[str, Any]
+    sent: Mapping[str, Any]
     examples: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "weights"
+
+    @property
+    def size(self) -> int:
+        """Bytes of both."""
+        arrays = (*self.before.values(), *self.sent.values())
+        return sum(one.nbytes if hasattr(one, "nbytes") else len(one.data) for one in arrays)
 
 
 class Recorder:
@@ -142,7 +147,7 @@ class Recorder:
 
     def _fitted(self, sent: Sent) -> tuple[Arrays, Arrays, dict[str, Any]]:
         """The arrays in types that files hold, by the names of the weights before; others are left out, and named."""
-        start, came = ({name: plain(value) for name, value in arrays.items()} for arrays in sent.arrays())
+        start, came = ({name: plain(one) for name, one in arrays.items()} for arrays in (sent.before, sent.sent))
         shapes = {name: value.shape for name, value in came.items()}
         names = naming(shapes, [{name: value.shape for name, value in start.items()}])
         received = {names[name]: value for name, value in came.items() if name in names}
@@ -158,7 +163,9 @@ class Recorder:
 
 def plain(value: Any) -> NDArray[Any]:
     """An array of a type that files and numpy know; bfloat16, which numpy does not, as float32."""
-    array = np.asarray(value)
+    if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+        value = value.float()
+    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind == "V" or array.dtype.name == "bfloat16":
         bits = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16
         return bits.view(np.float32).reshape(array.shape)

@@ -94,8 +94,7 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         if args.world_size > 1:
             details["processes"] = args.world_size
         self.recorder.record(Sent(
-            1, self.client, sum(value.nbytes for value in (*start.values(), *received.values())),
-            lambda: (_numpy(start), _numpy(received)), details=details, kind=self.recorder.kind,
+            1, self.client, start, received, details=details, kind=self.recorder.kind,
             examples=len({number for batch in details.get("batches", ()) for number in batch}),
         ))  # fmt: skip
 
@@ -142,12 +141,6 @@ def labels_of(inputs: Mapping[str, Any], tokenizer: Any) -> str:
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().to("cpu", copy=True) for name, value in trainable(model)}
-
-
-def _numpy(tensors: dict[str, Tensor]) -> dict[str, Any]:
-    return {
-        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy() for name, value in tensors.items()
-    }
 
 
 def _told(args: Any, model: nn.Module, optimizer: Any) -> dict[str, Any]:

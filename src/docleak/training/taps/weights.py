@@ -15,8 +15,7 @@ from torch import Tensor
 from docleak.errors import FederationError, ModelError
 from docleak.files import Stamps, read_json_object, stamps
 from docleak.models.files import WEIGHTS, tensors_in
-from docleak.training.federated.capture import CapturedUpdate
-from docleak.training.federated.names import naming
+from docleak.training.federated.capture import CapturedUpdate, naming
 
 #: Adapters' files, before a whole model's.
 FILES = ("adapter_model.safetensors", "adapter_model.bin", *WEIGHTS)

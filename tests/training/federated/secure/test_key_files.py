@@ -12,7 +12,7 @@ import pytest
 
 from docleak.errors import FederationError
 from docleak.training.federated.secure.fixed_point import FixedPoint
-from docleak.training.federated.secure.key_files import read_identity, read_pinned, write_key_pair
+from docleak.training.federated.secure.keys import read_identity, read_pinned, write_key_pair
 from docleak.training.federated.secure.messages import Session
 from docleak.training.federated.secure.primitives import is_signed, sign
 from docleak.training.federated.secure.simulate import simulate

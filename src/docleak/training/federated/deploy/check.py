@@ -12,8 +12,7 @@ from pathlib import Path
 
 from docleak.errors import DocleakError, FederationError
 from docleak.privacy.accounting import rounded_up
-from docleak.training.federated.deploy.folders import missing_files
-from docleak.training.federated.deploy.keys import days_left
+from docleak.training.federated.deploy.folders import days_left, missing_files
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.silo import open_party
 from docleak.training.federated.silo_ledger import SiloLedger

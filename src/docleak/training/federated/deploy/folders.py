@@ -1,7 +1,9 @@
-"""Write what each party of a deployment needs to folders: one for the server, one for each silo."""
+"""Write what each party of a deployment needs to folders, one for the server and one for each silo: certificates of an
+authority of one's own, key pairs, configurations, scripts."""
 
 from __future__ import annotations
 
+import datetime as dt
 import ipaddress
 import os
 import re
@@ -13,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from docleak.documents.files import describe_folder
-from docleak.errors import FederationError
+from docleak.errors import FederationError, MissingExtraError
 from docleak.files import OWNERS_FILE, OWNERS_FOLDER
 from docleak.training.federated.deploy.app import PINNED, TEMPLATES
-from docleak.training.federated.deploy.keys import Authority, node_keys
 from docleak.training.federated.federation import Federation, drawn
-from docleak.training.federated.secure.key_files import write_key_pair
+from docleak.training.federated.secure.keys import write_key_pair
 from docleak.training.federated.silo_ledger import SiloLedger
 from docleak.training.federated.silo_limits import SiloLimits
 
@@ -51,7 +52,7 @@ class Deployment:
             faults.append("there is no silo; expected at least one")
         if not HOST.fullmatch(self.host):
             faults.append(f"{self.host!r} is no host name or address")
-        elif ":" in self.host and not _is_ipv6(self.host):
+        elif ":" in self.host and not isinstance(_address(self.host), ipaddress.IPv6Address):
             faults.append(f"{self.host!r} is no host name or address; expected one alone, and its port in --port")
         ports = (self.port, self.superlink_port)
         if not all(0 < port < 65536 for port in ports) or ports[0] == ports[1]:
@@ -157,12 +158,11 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
             stream.write(content)
 
 
-def _is_ipv6(host: str) -> bool:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.IPv6Address(host)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def silo_names(text: str) -> tuple[str, ...]:
@@ -175,3 +175,89 @@ def silo_names(text: str) -> tuple[str, ...]:
 def missing_files(folder: Path, wanted: Sequence[str]) -> list[str]:
     """Which of the files are not in a folder."""
     return [name for name in wanted if not (folder / name).is_file()]
+
+
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError as error:
+    raise MissingExtraError(
+        f"certificates need the package cryptography ({error}). Install it with: pip install 'docleak[federated]'"
+    ) from error
+
+#: Flower takes ECDSA keys on this curve for its nodes.
+CURVE = ec.SECP384R1()
+PEM = serialization.Encoding.PEM
+PLAIN = serialization.NoEncryption()
+
+
+class Authority:
+    """A certificate authority that exists for one federation; ``certificate`` (PEM) is what its silos trust."""
+
+    def __init__(self, *, days: int) -> None:
+        if days < 1:
+            raise FederationError(f"certificates would be valid for {days} days; expected at least 1.")
+        self._key = ec.generate_private_key(CURVE)
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "docleak federation")])
+        self._days = days
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+        self._certificate = (
+            _begun(self._name, self._name, self._key.public_key(), days)
+            .add_extension(x509.BasicConstraints(True, 0), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA384())
+        )
+
+    @property
+    def certificate(self) -> bytes:
+        return self._certificate.public_bytes(PEM)
+
+    def server(self, hosts: Sequence[str]) -> tuple[bytes, bytes]:
+        """Certificate and private key (PEM) of a server that is reached under these names or addresses."""
+        key = ec.generate_private_key(CURVE)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+        names = [x509.IPAddress(ip) if (ip := _address(host)) else x509.DNSName(host) for host in hosts]
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        certificate = (
+            _begun(subject, self._name, key.public_key(), self._days)
+            .add_extension(x509.BasicConstraints(False, None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(issuer, critical=False)
+            .sign(self._key, hashes.SHA384())
+        )
+        return certificate.public_bytes(PEM), key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, PLAIN)
+
+
+def node_keys(comment: str) -> tuple[bytes, bytes]:
+    """Private and public key (OpenSSH) of one silo's node."""
+    key = ec.generate_private_key(CURVE)
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return key.private_bytes(PEM, serialization.PrivateFormat.OpenSSH, PLAIN), public + f" {comment}\n".encode()
+
+
+def days_left(certificate: bytes, *, now: dt.datetime) -> float:
+    """Days until a certificate (PEM) ends, negative once it has. FederationError if it is none."""
+    try:
+        end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    except ValueError as error:
+        raise FederationError(f"this is no certificate: {error}. Write the deployment again.") from error
+    return (end - now).total_seconds() / 86400
+
+
+def _begun(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(minutes=5))  # clocks differ
+        .not_valid_after(now + dt.timedelta(days=days))
+    )

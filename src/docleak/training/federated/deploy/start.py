@@ -54,17 +54,9 @@ def run_superlink(folder: Path, *, port: int) -> None:
 
 
 def run_node(
-    folder: Path,
-    pages: Path,
-    *,
-    name: str,
-    server: str,
-    port: int,
-    model: str = "",
-    least_threshold: int = 2,
-    any_code: bool = False,
-    guard: bool = False,
-) -> None:
+    folder: Path, pages: Path, *, name: str, server: str, port: int, model: str = "", least_threshold: int = 2,
+    any_code: bool = False, guard: bool = False,
+) -> None:  # fmt: skip
     """A silo's node, connected to the gate at ``server`` (host:port); ``port`` is its own, on loopback.
 
     It executes no code of the server but docleak's own app, unless ``any_code`` allows it to. With ``guard`` it

@@ -42,12 +42,10 @@ class Stopped(BaseException):
 
 
 def supervise(
-    command: Sequence[str],
-    *,
-    environment: Mapping[str, str],
+    command: Sequence[str], *, environment: Mapping[str, str],
     after_start: Callable[[subprocess.Popen[bytes]], None] = lambda process: None,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
-) -> None:
+) -> None:  # fmt: skip
     """Run ``command`` until this process is asked to end (SIGTERM, SIGINT), and again whenever it ends by itself.
 
     It ends with this process, even one that is killed. ``after_start`` is called after each start; what it raises

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -15,15 +16,13 @@ from flwr.clientapp import ClientApp
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.flower.discretion import answered
 from docleak.training.federated.flower.messages import config_record, settings_in
-from docleak.training.federated.flower.secure_silo import RECORD, STEPS, Identities, answer_step, identity_of_node
+from docleak.training.federated.flower.secure_round import RECORD, STEPS, Identities, answer_step, identity_of_node
 
 
 def client_app(
-    device: str = "cpu",
-    randomness: Callable[[], Randomness] = Randomness.fresh,
-    identities: Identities = identity_of_node,
-    threads: int = 0,
-) -> ClientApp:
+    device: str = "cpu", randomness: Callable[[], Randomness] = Randomness.fresh,
+    identities: Identities = identity_of_node, threads: int = 0,
+) -> ClientApp:  # fmt: skip
     """What every silo runs. A node's configuration says ``silo`` (its folder), and may say ``name`` and ``model``, and
     ``keep``, the folder with the silo's own limits, ledger and log.
 
@@ -34,27 +33,18 @@ def client_app(
     for step in STEPS:
         app.query(step)(partial(_stepped, step=step, identities=identities))
 
-    @app.query()
-    def meet(message: Message, context: Context) -> Message:
-        from docleak.training.federated.flower import client
-
-        return client.answered_by(message, context, device, "query", client.introduced, threads=threads)
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        from docleak.training.federated.flower import client
-
-        handle = partial(client.trained, randomness=randomness, context=context, identities=identities)
-        return client.answered_by(message, context, device, "train", handle, threads=threads)
-
-    @app.evaluate()
-    def score(message: Message, context: Context) -> Message:
-        from docleak.training.federated.flower import client
-
-        handle = partial(client.evaluated, randomness=randomness, context=context)
-        return client.answered_by(message, context, device, "evaluate", handle, threads=threads)
-
+    for kind, register in (("query", app.query), ("train", app.train), ("evaluate", app.evaluate)):
+        register()(
+            partial(_answered, kind=kind, device=device, randomness=randomness, identities=identities, threads=threads)
+        )
     return app
+
+
+def _answered(message: Message, context: Context, **how: Any) -> Message:
+    """The reply to a message that needs pages and model."""
+    from docleak.training.federated.flower import client
+
+    return client.answer(message, context, **how)
 
 
 def _stepped(message: Message, context: Context, *, step: str, identities: Identities) -> Message:

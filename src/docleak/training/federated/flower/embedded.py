@@ -15,7 +15,7 @@ from docleak.training.federated.federation import impossible
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.discretion import KEEP
-from docleak.training.federated.flower.grid import LocalGrid, OnSilo
+from docleak.training.federated.flower.grid import LONGEST_TURN, TURN_SECONDS, LocalGrid, OnSilo
 from docleak.training.federated.flower.guard import GUARDED
 from docleak.training.federated.flower.strategy import FederatedStrategy, OnRound
 from docleak.training.federated.local import parameters_of
@@ -24,24 +24,16 @@ from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.secure.keys import make_identities
 from docleak.training.federated.silo import contents_digest, open_party, private_units
 from docleak.training.federated.silo_limits import SiloLimits, has_limits
-from docleak.training.federated.turn import LONGEST_TURN, TURN_SECONDS
 from docleak.training.lineage import drop_fingerprints, keep_fingerprints
 from docleak.training.private.units import unit_names
 
 
 def train_embedded(
-    run: FederatedRun,
-    silos: Mapping[str, Path],
-    *,
-    device: str = "cpu",
-    evaluate_every: int = 1,
-    capture: Path | None = None,
-    on_silo: OnSilo = lambda number, silo, kind: None,
-    on_round: OnRound = lambda row, scores: None,
-    randomness: Callable[[], Randomness] = Randomness.fresh,
-    timeout: float = TURN_SECONDS,
-    guard: bool = False,
-) -> ServerState:
+    run: FederatedRun, silos: Mapping[str, Path], *, device: str = "cpu", evaluate_every: int = 1,
+    capture: Path | None = None, on_silo: OnSilo = lambda number, silo, kind: None,
+    on_round: OnRound = lambda row, scores: None, randomness: Callable[[], Randomness] = Randomness.fresh,
+    timeout: float = TURN_SECONDS, guard: bool = False,
+) -> ServerState:  # fmt: skip
     """Train (or go on training) over the silos' folders in this process; the state after the last round.
 
     A silo that takes longer than ``timeout`` seconds for a message is stopped. One whose folder has limits of its own

@@ -18,8 +18,8 @@ from docleak.models.base import DocumentModel
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import parameters_of, set_parameters
 from docleak.training.federated.silo import Party
+from docleak.training.guard.checkpoint import probe as loss_on
 from docleak.training.guard.guard import Guard
-from docleak.training.guard.probe import probe as loss_on
 from docleak.training.objectives.tasks import QUESTIONS
 
 #: Of Flower's error replies: below 100 are Flower's own.
@@ -66,13 +66,9 @@ def _asked(message: Message, probe: Probe | None) -> dict[str, Any]:
 
 
 def inspect_first(
-    folder: Path,
-    arrays: Mapping[str, np.ndarray],
-    party: Party,
-    model: DocumentModel,
-    federation: Federation,
+    folder: Path, arrays: Mapping[str, np.ndarray], party: Party, model: DocumentModel, federation: Federation,
     on_note: Callable[[str], None],
-) -> None:
+) -> None:  # fmt: skip
     """PrivacyError where the guard in ``folder`` refuses the model that a silo of docleak's is asked to train.
 
     ``model`` holds the silo's own checkpoint where no model of this training is remembered, which then is the last one;

@@ -1,34 +1,117 @@
-"""The server's side of a secure round in Flower: keys and shares before the training, confirmation and sum after it."""
+"""Both sides of a secure round in Flower.
+
+A silo answers queries for the four small steps, and sends masked words where it trains. A step's state lies in the
+node's own context, which Flower keeps at the silo. It is taken out before it is used and the next one put in before the
+reply leaves, so that each step is answered once. The server exchanges keys and shares before the training, and has the
+sum confirmed and unmasked after it.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from flwr.app import RecordDict
+import numpy as np
+from flwr.app import Context, RecordDict
+from numpy.typing import NDArray
 
 from docleak.errors import FederationError
-from docleak.privacy.plan import DpPlan
 from docleak.training.federated.fedopt import ClientUpdate
-from docleak.training.federated.flower.messages import arrays_in, settings_in
-from docleak.training.federated.flower.secure_silo import RECORD
-from docleak.training.federated.secure.fixed_point import Shapes, Words, from_words
-from docleak.training.federated.secure.keys import Pinned
-from docleak.training.federated.secure.messages import (
-    Advert,
-    Confirmation,
-    MaskedInput,
-    Parcels,
-    Session,
-    Unmasking,
-    pack_all,
-)  # fmt: skip
-from docleak.training.federated.secure.plan import SecurePlan
-from docleak.training.federated.secure.server import Aggregation
+from docleak.training.federated.flower.messages import arrays_in, config_record, settings_in
+from docleak.training.federated.secure import silo as side
+from docleak.training.federated.secure.fixed_point import Shapes, Words, from_words, to_words
+from docleak.training.federated.secure.keys import Identity, Pinned, read_identity
+from docleak.training.federated.secure.messages import Delivery, MaskedInput, Message, Session
+from docleak.training.federated.secure.server import Aggregation, Ask
 
-#: Sends each silo its payload of a step; the replies of those that answered, by silo.
-Ask = Callable[[str, Mapping[str, bytes]], dict[str, bytes]]
+if TYPE_CHECKING:  # they bring scipy, which the small steps do without
+    from docleak.privacy.plan import DpPlan
+    from docleak.training.federated.secure.plan import SecurePlan
+
+#: The steps that need no training, in their order -> the state that each goes on from.
+STEPS: Mapping[str, type[side.Advertised | side.Masked | side.Confirmed] | None] = {
+    "advertise": None, "share": side.Advertised, "confirm": side.Masked, "unmask": side.Confirmed,
+}  # fmt: skip
+#: The record that their payloads travel in.
+RECORD = "secure"
+#: Where a node keeps what it needs for the next step.
+KEPT = "docleak-secure"
+
+S = TypeVar("S", bound=Message)
+#: Who a node is, by its configuration.
+Identities = Callable[[Mapping[str, Any]], Identity]
+
+
+def identity_of_node(config: Mapping[str, Any]) -> Identity:
+    """The identity whose private key, and folder of pinned keys, a node's configuration names."""
+    missing = [key for key in ("secure-key", "secure-pinned") if not config.get(key)]
+    if missing:
+        raise FederationError(
+            f"this node's configuration lacks {' and '.join(missing)}, which secure aggregation needs: the path of the "
+            "silo's private Ed25519 key, and the folder with every silo's public key."
+        )
+    least = int(config.get("secure-threshold", 2))
+    return read_identity(Path(str(config["secure-key"])), Path(str(config["secure-pinned"])), least_threshold=least)
+
+
+def answer_step(step: str, data: bytes, identity: Identity, context: Context) -> bytes:
+    """The reply to one of STEPS; raises FederationError out of turn, or where the message does not fit."""
+    before = STEPS[step]
+    state, reply = side.answer(None if before is None else _taken(context, before), data, identity)
+    context.state.config_records.pop(KEPT, None)  # a round that was broken off is over
+    if state is not None:
+        _keep(context, state)
+    return reply
+
+
+class MaskedRound:
+    """One silo's training under masks: the state of step 2 is taken before it trains, so that no other can use it."""
+
+    def __init__(self, delivery: bytes, identity: Identity, context: Context) -> None:
+        self._shared = _taken(context, side.Shared)
+        self._delivery, self._identity, self._context = Delivery.from_bytes(delivery), identity, context
+
+    @property
+    def threshold(self) -> int:
+        """How many silos' updates the sum is over at least."""
+        return self._shared.keys.session.threshold
+
+    def masked(self, update: ClientUpdate, *, cut: bool = False) -> tuple[bytes, NDArray[np.uint32]]:
+        """What is sent instead of the update, weighted by its examples.
+
+        ``cut`` brings values beyond the agreed limit back to it: under a privacy plan a refusal would tell of them.
+        """
+        fixed, delta = self._shared.keys.session.fixed, update.delta
+        if cut:
+            most = fixed.limit / max(update.examples, 1)
+            delta = {name: np.clip(value, -most, most) for name, value in delta.items()}
+        words = to_words(delta, update.examples, fixed)
+        state, message, masked = side.mask(self._shared, self._delivery, words, self._identity)
+        _keep(self._context, state)
+        return message.to_bytes(), masked
+
+
+def _keep(context: Context, state: Message) -> None:
+    context.state[KEPT] = config_record({"step": type(state).__name__, "data": state.to_bytes()})
+
+
+def _taken(context: Context, kind: type[S]) -> S:
+    """What the step before left, which is gone then."""
+    if KEPT not in context.state.config_records:
+        raise FederationError(
+            "there is no secure aggregation to go on with here: the silo was restarted, or the server repeats a step. "
+            "Start the round again."
+        )
+    saved = settings_in(context.state, KEPT)
+    del context.state[KEPT]
+    if saved["step"] != kind.__name__:
+        raise FederationError(f"the server asks for another step than the one that follows {saved['step']!r}.")
+    return kind.from_bytes(bytes(saved["data"]))
+
+
 #: What the sum is called in place of a silo's name.
 SUM = "(sum of {} silos)"
 
@@ -41,30 +124,17 @@ class SecureRound:
     shapes: Shapes
     ask: Ask
     aggregation: Aggregation
-    deliveries: Mapping[str, bytes] = field(default_factory=dict)
+    deliveries: Mapping[str, bytes]
 
     @classmethod
     def begin(
-        cls,
-        plan: SecurePlan,
-        privacy: DpPlan | None,
-        silos: Sequence[str],
-        shapes: Shapes,
-        *,
-        round_number: int,
-        pinned: Pinned,
-        ask: Ask,
-    ) -> SecureRound:
+        cls, plan: SecurePlan, privacy: DpPlan | None, silos: Sequence[str], shapes: Shapes, *, round_number: int,
+        pinned: Pinned, ask: Ask,
+    ) -> SecureRound:  # fmt: skip
         """Exchange keys and shares. FederationError if fewer silos than the threshold answer, or one does not fit."""
         session = plan.session(silos, shapes, round_number=round_number, privacy=privacy, entropy=secrets.token_bytes)
         aggregation = Aggregation(session, pinned)
-        said = ask("advertise", dict.fromkeys(session.silos, session.to_bytes()))
-        adverts = aggregation.adverts([Advert.from_bytes(data) for data in said.values()])
-        told = pack_all(adverts)
-        parcels = ask("share", {advert.silo: told for advert in adverts})
-        deliveries = aggregation.deliveries([Parcels.from_bytes(data) for data in parcels.values()])
-        payloads = {silo: delivery.to_bytes() for silo, delivery in sorted(deliveries.items())}
-        return cls(session, shapes, ask, aggregation, payloads)
+        return cls(session, shapes, ask, aggregation, aggregation.begin(ask))
 
     def add(self, silo: str, content: RecordDict) -> Words:
         """Take one silo's masked words into the sum, and give them back; FederationError if they do not fit."""
@@ -80,17 +150,11 @@ class SecureRound:
 
         Under a privacy plan it is the sum over the ``drawn`` silos, divided by their number, whoever fell silent.
         """
-        survivors = self.aggregation.survivors()
-        confirmed = self.ask("confirm", dict.fromkeys(survivors.silos, survivors.to_bytes()))
-        signed = self.aggregation.confirmations([Confirmation.from_bytes(data) for data in confirmed.values()])
-        shares = self.ask("unmask", dict.fromkeys([reply.silo for reply in signed], pack_all(signed)))
-        words = self.aggregation.total([Unmasking.from_bytes(data) for data in shares.values()])
+        words, silos = self.aggregation.finish(self.ask)
         summed, weight = from_words(words, self.shapes, self.session.fixed)
-        if private and weight != len(survivors.silos):
-            raise FederationError(
-                f"{len(survivors.silos)} silos weigh {weight}; under a privacy plan they count alike."
-            )
+        if private and weight != len(silos):
+            raise FederationError(f"{len(silos)} silos weigh {weight}; under a privacy plan they count alike.")
         by = drawn if private else weight
         for value in summed.values():
             value /= by
-        return ClientUpdate(SUM.format(len(survivors.silos)), by, summed)
+        return ClientUpdate(SUM.format(len(silos)), by, summed)

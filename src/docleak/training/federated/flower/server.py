@@ -19,7 +19,7 @@ from docleak.training.federated.flower.strategy import FederatedStrategy
 from docleak.training.federated.local import parameters_of
 from docleak.training.federated.party import fingerprint, fresh_model_of
 from docleak.training.federated.record import FederatedRun
-from docleak.training.federated.secure.key_files import read_pinned
+from docleak.training.federated.secure.keys import read_pinned
 from docleak.training.federated.summary import save_model
 
 #: Why a training ended before its last round, in its folder: Flower's own command does not say so by its exit code.

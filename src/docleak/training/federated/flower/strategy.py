@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,8 +20,15 @@ from docleak.privacy.randomness import Randomness
 from docleak.training.federated.bounds import UpdateBounds
 from docleak.training.federated.capture import record_update
 from docleak.training.federated.federation import impossible
-from docleak.training.federated.fedopt import Averaging, ClientUpdate, ServerState, faults_in, moved
-from docleak.training.federated.flower.meeting import UNNAMED, awaited, fault_of, meeting_faults
+from docleak.training.federated.fedopt import (
+    Averaging,
+    ClientUpdate,
+    ServerState,
+    clear_shelves,
+    faults_in,
+    moved,
+    shapes_of,
+)
 from docleak.training.federated.flower.messages import (
     array_record,
     config_record,
@@ -29,15 +36,13 @@ from docleak.training.federated.flower.messages import (
     settings_in,
     wire_bytes,
 )
-from docleak.training.federated.flower.replies import SentUpdate, scores_in
-from docleak.training.federated.flower.secure_round import SecureRound
-from docleak.training.federated.flower.secure_silo import RECORD
+from docleak.training.federated.flower.replies import UNNAMED, awaited, fault_of, meeting_faults, scores_in, update_in
+from docleak.training.federated.flower.secure_round import RECORD, SecureRound
 from docleak.training.federated.party import DocumentScore, Introduction
 from docleak.training.federated.record import ClientRow, FederatedRun, RoundRow
 from docleak.training.federated.scores import Scores, SiloScore
 from docleak.training.federated.secure.fixed_point import from_words
 from docleak.training.federated.secure.keys import Pinned
-from docleak.training.federated.shelf import clear_shelves, shapes_of
 from docleak.training.private.rounds import stand_in
 
 #: Bytes of float32 weights from which the server's state is kept in files of the run's folder between its steps.
@@ -56,20 +61,11 @@ class FederatedStrategy(Strategy):
     """
 
     def __init__(
-        self,
-        run: FederatedRun,
-        initial: Mapping[str, NDArray[np.float32]],
-        model_fingerprint: str,
-        *,
-        expected: int,
-        evaluate_every: int = 1,
-        capture: Path | None = None,
-        timeout: float = 3600.0,
-        on_round: OnRound = lambda row, scores: None,
-        randomness: Callable[[], Randomness] = Randomness.fresh,
-        pinned: Pinned = MappingProxyType({}),
-        shelve_above: int = SHELVE_ABOVE,
-    ) -> None:
+        self, run: FederatedRun, initial: Mapping[str, NDArray[np.float32]], model_fingerprint: str, *, expected: int,
+        evaluate_every: int = 1, capture: Path | None = None, timeout: float = 3600.0,
+        on_round: OnRound = lambda row, scores: None, randomness: Callable[[], Randomness] = Randomness.fresh,
+        pinned: Pinned = MappingProxyType({}), shelve_above: int = SHELVE_ABOVE,
+    ) -> None:  # fmt: skip
         self.run, self.federation = run, run.federation
         clear_shelves(run.path)
         self._shelf = run.path if sum(value.nbytes for value in initial.values()) > shelve_above else None
@@ -80,16 +76,15 @@ class FederatedStrategy(Strategy):
         self._silos: dict[str, tuple[int, Introduction]] = {}
         self._asked: dict[int, str] = {}
         self._sent: list[Metadata] = []
-        self._down: dict[str, int] = {}
-        self._began = 0.0
+        self._ledger, self._noise, self._pinned = run.ledger(), randomness(), pinned
+        # Of a round: its row, who was drawn, when it began, bytes by silo, and what kept silos from answering.
         self._row: RoundRow | None = None
-        self._ledger = run.ledger()
-        self._noise = randomness()
-        self._pinned = pinned
-        self._secure: SecureRound | None = None
         self._drawn: tuple[str, ...] = ()
+        self._began = 0.0
         self._up: dict[str, int] = {}
+        self._down: dict[str, int] = {}
         self._lost: dict[str, str] = {}
+        self._secure: SecureRound | None = None
         self._bounded: tuple[int, UpdateBounds] | None = None
 
     def train(self, grid: Grid) -> ServerState:
@@ -105,7 +100,7 @@ class FederatedStrategy(Strategy):
 
     def arrays(self) -> ArrayRecord:
         """The global model as it is sent: float32."""
-        return array_record({name: value.astype(np.float32) for name, value in self.state.parameters.items()})
+        return array_record(self.state.weights())
 
     def _put_away(self, state: ServerState) -> ServerState:
         """The state in files, where it is large: clients that train in this process need the memory more."""
@@ -143,15 +138,15 @@ class FederatedStrategy(Strategy):
         rows: list[ClientRow] = []
         absent = self._lost | {name: self._silent(name) for name in self._asked.values()}
         averaged = 0.0
-        for reply in self._ordered(replies):
+        for name, reply, fault in self._ordered(replies):
             began = time.perf_counter()
-            taken = self._taken(reply, averaging, self._secure)
+            taken = fault or self._taken(name, reply, averaging)
             del reply  # the next silo may run in this process: let it have the memory
             if isinstance(taken, ClientRow):
                 rows.append(taken)
-                del absent[taken.silo]
+                del absent[name]
             else:
-                absent.update(taken)
+                absent[name] = taken
             averaged += time.perf_counter() - began
         if self._secure is not None:
             averaging.add(self._summed(self._secure, absent))
@@ -194,9 +189,8 @@ class FederatedStrategy(Strategy):
             return None
         scores: list[DocumentScore | SiloScore] = []
         faults: list[str] = []
-        for reply in self._ordered(replies):
-            name = self._name_of(reply)
-            if fault := self._fault_of(name, reply):
+        for name, reply, fault in self._ordered(replies):
+            if fault:
                 faults.append(fault)
                 continue
             try:
@@ -225,24 +219,26 @@ class FederatedStrategy(Strategy):
             self.aggregate_evaluate(0, grid.send_and_receive(messages, timeout=self.timeout))
 
     def _messages(self, names: Iterable[str], kind: str, arrays: ArrayRecord | None, number: int) -> list[Message]:
+        """A message to each silo, noted: Flower numbers them as it sends them, and replies say which they answer."""
         self._asked = {self._silos[name][0]: name for name in names}
-        return self._noted([self._message(node, kind, arrays, number) for node in self._asked])
+        return self._noted(kind, arrays, number)
 
-    def _noted(self, messages: list[Message]) -> list[Message]:
-        """The messages; Flower numbers them as it sends them, and replies say which number they answer."""
+    def _noted(self, kind: str, arrays: ArrayRecord | None, number: int) -> list[Message]:
+        said = {"federation": self.federation.to_json(), "round": number, "clients": len(self._asked)}
+        messages = []
+        for node in self._asked:
+            content = RecordDict({"config": config_record(said), **({} if arrays is None else {"arrays": arrays})})
+            messages.append(Message(content, node, kind, group_id=str(number)))
         self._sent = [message.metadata for message in messages]
         return messages
 
-    def _message(self, node: int, kind: str, arrays: ArrayRecord | None, number: int) -> Message:
-        config = config_record({"federation": self.federation.to_json(), "round": number, "clients": len(self._asked)})
-        content = RecordDict({"config": config})
-        if arrays is not None:
-            content["arrays"] = arrays
-        return Message(content, node, kind, group_id=str(number))
-
-    def _ordered(self, replies: Iterable[Message]) -> Iterable[Message]:
-        """Replies in order of their silos' names: sorted where all are here; embedded silos answer in that order."""
-        return sorted(replies, key=self._name_of) if isinstance(replies, Sequence) else replies
+    def _ordered(self, replies: Iterable[Message]) -> Iterator[tuple[str, Message, str]]:
+        """(silo, reply, what went wrong there) in order of the silos' names: sorted where all are here; embedded silos
+        answer in that order."""
+        for reply in sorted(replies, key=self._name_of) if isinstance(replies, Sequence) else replies:
+            name = self._name_of(reply)
+            yield name, reply, fault_of(name, reply, reticent=self.federation.reticent)
+            del reply
 
     def _name_of(self, reply: Message) -> str:
         """Who was asked for this reply: for a silo that is gone, Flower's server answers in its place."""
@@ -250,9 +246,6 @@ class FederatedStrategy(Strategy):
         asked = {sent.message_id: sent.dst_node_id for sent in self._sent if sent.message_id}
         node = asked.get(about.reply_to_message_id, about.src_node_id)
         return self._asked.get(node, f"{UNNAMED}{node}")
-
-    def _fault_of(self, name: str, reply: Message) -> str:
-        return fault_of(name, reply, reticent=self.federation.reticent)
 
     def _silent(self, name: str) -> str:
         return f"silo {name!r} did not answer within {self.timeout:g} s"
@@ -267,13 +260,13 @@ class FederatedStrategy(Strategy):
                 round_number=number, pinned=self._pinned, ask=partial(self._ask, grid),
             )  # fmt: skip
         except FederationError as error:
-            raise self._no_sum(error, {}) from error
+            raise self._no_sum(error, self._lost) from error
 
-    def _no_sum(self, error: FederationError, absent: Mapping[str, str]) -> FederationError:
+    def _no_sum(self, why: object, absent: Mapping[str, str]) -> FederationError:
         """What ended a secure round, with what is known of each silo that fell silent."""
-        lines = "".join(f"\n  - {fault}" for fault in {**absent, **self._lost}.values())
+        lines = "".join(f"\n  - {fault}" for fault in absent.values())
         return FederationError(
-            f"round {self.state.round + 1} is not averaged, the last good model is kept: {error}{lines}"
+            f"round {self.state.round + 1} is not averaged, the last good model is kept: {why}{lines}"
         )
 
     def _ask(self, grid: Grid, step: str, payloads: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -283,9 +276,8 @@ class FederatedStrategy(Strategy):
             message.content[RECORD] = config_record({"data": payloads[name]})
             self._down[name] += wire_bytes(message)
         replies: dict[str, bytes] = {}
-        for reply in self._ordered(grid.send_and_receive(messages, timeout=self.timeout)):
-            name = self._name_of(reply)
-            if fault := self._fault_of(name, reply):
+        for name, reply, fault in self._ordered(grid.send_and_receive(messages, timeout=self.timeout)):
+            if fault:
                 self._lost[name] = fault
                 continue
             try:
@@ -302,38 +294,31 @@ class FederatedStrategy(Strategy):
         try:
             update = secure.total(drawn=len(self._drawn), private=self.federation.privacy is not None)
         except FederationError as error:
-            raise self._no_sum(error, absent) from error
+            raise self._no_sum(error, {**absent, **self._lost}) from error
         silos = len(secure.session.silos)
         if faults := self._bounds().faults(update, introduced=0, shares=silos):
-            raise FederationError(
-                f"round {self.state.round + 1} is not averaged, the last good model is kept: {update.client} "
-                f"{'; '.join(faults)}. Secure aggregation hides whose update did it."
-            )
+            why = f"{update.client} {'; '.join(faults)}. Secure aggregation hides whose update did it."
+            raise self._no_sum(why, {})
         self._record(update, {}, {"masked": False, "resolution": secure.session.fixed.error(silos) / update.examples})
         return update
 
-    def _taken(self, reply: Message, averaging: Averaging, secure: SecureRound | None) -> ClientRow | dict[str, str]:
-        """Add a silo's update to the sum: its row of the table, or its name and what is wrong with its reply."""
-        name = self._name_of(reply)
-        if fault := self._fault_of(name, reply):
-            return {name: fault}
-        if secure is not None:
-            return self._taken_masked(name, reply, secure)
+    def _taken(self, name: str, reply: Message, averaging: Averaging) -> ClientRow | str:
+        """Add a silo's update to the sum: its row of the table, or what is wrong with its reply."""
+        if self._secure is not None:
+            return self._taken_masked(name, reply, self._secure)
         try:
-            sent = SentUpdate.of(reply, shapes_of(self.state.parameters), self.federation.compression)
+            shapes, down = shapes_of(self.state.parameters), self._down.get(name, 0)  # somebody else may answer, too
+            update, row, numbers = update_in(reply, name, shapes, self.federation.compression, down=down)
         except FederationError as fault:
-            return {name: f"silo {name!r} {fault}"}
-        update = ClientUpdate(name, sent.examples, sent.delta)
+            return f"silo {name!r} {fault}"
         faults = self._faults_in(update)
         if self.federation.privacy is not None and update.examples != 1:
             faults.append(f"says it counts {update.examples} times; under a privacy plan silos count alike")
         if faults:
-            return {name: "; ".join(f"silo {name!r} {fault}" for fault in faults)}
-        self._record(update, sent.metrics)
+            return "; ".join(f"silo {name!r} {fault}" for fault in faults)
+        self._record(update, numbers)
         averaging.add(update)
-        return ClientRow(
-            name, sent.examples, sent.steps, sent.loss, sent.seconds, wire_bytes(reply), self._down[name], sent.error
-        )
+        return row
 
     def _faults_in(self, update: ClientUpdate) -> list[str]:
         """What is wrong with a silo's update, in words that go on from its name."""
@@ -350,12 +335,12 @@ class FederatedStrategy(Strategy):
             self._bounded = self.state.round, UpdateBounds.of(self.federation, self.state.parameters)
         return self._bounded[1]
 
-    def _taken_masked(self, name: str, reply: Message, secure: SecureRound) -> ClientRow | dict[str, str]:
+    def _taken_masked(self, name: str, reply: Message, secure: SecureRound) -> ClientRow | str:
         """As ``_taken``, for words that say nothing yet; a silo whose words do not fit counts as silent."""
         try:
             words = secure.add(name, reply.content)
         except FederationError as error:
-            return {name: f"silo {name!r}: {error}"}
+            return f"silo {name!r}: {error}"
         if self.capture is not None:
             delta, _ = from_words(words, secure.shapes, secure.session.fixed)
             self._record(ClientUpdate(name, 1, delta), {}, {"masked": True})
@@ -373,12 +358,10 @@ class FederatedStrategy(Strategy):
         """Wait for the silos, ask who they are, and refuse what cannot be trained together."""
         nodes = awaited(grid, self.expected, timeout=self.timeout)
         self._asked = {node: f"{UNNAMED}{node}" for node in nodes}
-        messages = self._noted([self._message(node, "query", None, 0) for node in nodes])
-        replies = list(grid.send_and_receive(messages, timeout=self.timeout))
+        replies = list(grid.send_and_receive(self._noted("query", None, 0), timeout=self.timeout))
         silos, faults = [], []
-        for reply in self._ordered(replies):
-            name = self._name_of(reply)
-            if fault := self._fault_of(name, reply):
+        for name, reply, fault in self._ordered(replies):
+            if fault:
                 faults.append(fault)
                 continue
             try:

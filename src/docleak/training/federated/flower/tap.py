@@ -150,10 +150,9 @@ def _sent(
     recorder: Recorder, number: int, client: str, start: Mapping[str, Array], came: Mapping[str, Array],
     details: dict[str, Any], source: str,
 ) -> Sent:  # fmt: skip
-    size = sum(len(array.data) for arrays in (start, came) for array in arrays.values())
     examples = next((details[name] for name in EXAMPLES if name in details), None)
     return Sent(
-        number, client, size, lambda: (_numpy(start), _numpy(came)), kind=recorder.kind,
+        number, client, start, came, kind=recorder.kind,
         examples=max(0, int(examples)) if isinstance(examples, int | float) and np.isfinite(examples) else 0,
         details={**details, "recorded_by": source},
     )  # fmt: skip
@@ -181,10 +180,6 @@ def _numbers(messages: Iterable[Message]) -> dict[str, Any]:
         for record in kind.values()
     )
     return {key: value for record in records for key, value in record.items() if not isinstance(value, bytes)}
-
-
-def _numpy(arrays: Mapping[str, Array]) -> dict[str, Any]:
-    return {name: array.numpy() for name, array in arrays.items()}
 
 
 def _renew(there: dict[str, Any], values: Mapping[str, Any]) -> None:

@@ -7,80 +7,57 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self, TypeVar, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self, TypeVar
 
 from docleak.errors import FederationError
+from docleak.files import parse_json, shaped
 from docleak.training.federated.secure.fixed_point import FixedPoint
 from docleak.training.federated.secure.primitives import digest, frame
 from docleak.training.federated.secure.shamir import Entropy
 
 PROTOCOL = "docleak secure aggregation 1"
 
+T = TypeVar("T")
+
 
 class Message:
     """A frozen dataclass of numbers, text, bytes, tuples of text, mappings of bytes and other messages."""
 
+    __pydantic_config__: ClassVar[Any] = {"val_json_bytes": "hex"}
+
     def to_bytes(self) -> bytes:
         """The message for ``from_bytes``; equal messages give equal bytes."""
-        return json.dumps(_plain(self), sort_keys=True).encode()
+        return _written(asdict(self))  # type: ignore[call-overload]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """The message of these bytes. Raises FederationError where they are none of this kind."""
-        try:
-            message: Self = _read(json.loads(data), cls)
-        except (ValueError, TypeError, RecursionError) as fault:
-            raise FederationError(f"{len(data)} bytes are no {cls.__name__} of {PROTOCOL} ({fault}).") from fault
-        return message
-
-
-M = TypeVar("M", bound=Message)
+        return _read(cls, data, cls.__name__)
 
 
 def pack_all(messages: Iterable[Message]) -> bytes:
     """Several messages of a kind as bytes, for ``unpack_all``."""
-    return json.dumps([_plain(message) for message in messages], sort_keys=True).encode()
+    return _written([asdict(message) for message in messages])  # type: ignore[call-overload]
 
 
-def unpack_all(kind: type[M], data: bytes) -> list[M]:
+def unpack_all(kind: type[T], data: bytes) -> list[T]:
     """The messages of ``pack_all``. Raises FederationError where the bytes are none of this kind."""
+    return _read(list[kind], data, f"list of {kind.__name__}")  # type: ignore[valid-type]
+
+
+def _written(value: object) -> bytes:
+    return json.dumps(value, default=bytes.hex, sort_keys=True).encode()
+
+
+def _read(kind: Callable[..., T], data: bytes, name: str) -> T:
+    what = f"{len(data)} bytes are no {name} of {PROTOCOL} and"
     try:
-        entries = json.loads(data)
-        if not isinstance(entries, list):
-            raise ValueError("expected a list")
-        return [_read(value, kind) for value in entries]
-    except (ValueError, TypeError, RecursionError) as fault:
-        raise FederationError(f"{len(data)} bytes are no list of {kind.__name__} of {PROTOCOL} ({fault}).") from fault
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Message):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
-
-
-def _read(value: object, kind: Any) -> Any:
-    """A field's value from JSON, if it has the type the dataclass says."""
-    if isinstance(kind, type) and issubclass(kind, Message):
-        hints = get_type_hints(kind)
-        if not isinstance(value, dict) or set(value) != set(hints):
-            raise ValueError(f"expected an object with {', '.join(hints)}")
-        return kind(**{name: _read(value[name], hint) for name, hint in hints.items()})
-    if kind is bytes and isinstance(value, str):
-        return bytes.fromhex(value)
-    if kind == tuple[str, ...] and isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    if kind == Mapping[str, bytes] and isinstance(value, dict):
-        return {key: _read(item, bytes) for key, item in value.items()}
-    if kind in (int, str) and type(value) is kind:
-        return value
-    raise ValueError(f"{str(value)[:40]!r} where {kind} was expected")
+        value = parse_json(data.decode(), strict=False)
+    except ValueError as fault:
+        raise FederationError(f"{what} cannot be read ({fault}).") from fault
+    return shaped(kind, value, FederationError, what, "Every party must run the same docleak.")
 
 
 @dataclass(frozen=True)
@@ -120,15 +97,9 @@ class Session(Message):
 
     @classmethod
     def new(
-        cls,
-        silos: tuple[str, ...] | list[str],
-        *,
-        round_number: int,
-        words: int,
-        fixed: FixedPoint,
-        threshold: int = 0,
-        entropy: Entropy,
-    ) -> Session:
+        cls, silos: tuple[str, ...] | list[str], *, round_number: int, words: int, fixed: FixedPoint,
+        threshold: int = 0, entropy: Entropy,
+    ) -> Session:  # fmt: skip
         """A session with an id of its own. ``threshold`` 0 is the paper's for active servers, floor(2K / 3) + 1."""
         chosen = threshold or 2 * len(silos) // 3 + 1
         if fixed.silos != len(silos):

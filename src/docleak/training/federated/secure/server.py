@@ -6,7 +6,7 @@ sum than a wrong one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -30,16 +30,22 @@ from docleak.training.federated.secure.messages import (
     Session,
     Survivors,
     Unmasking,
+    pack_all,
 )
 from docleak.training.federated.secure.primitives import add_masks, agreement_public_key, digest, is_signed
 from docleak.training.federated.secure.shamir import SHARE_BYTES, combine
 from docleak.training.federated.secure.silo import checked_confirmations
 
 Reply = TypeVar("Reply", Parcels, Unmasking)
+#: Sends each silo its payload of a step; the replies of those that answered, by silo.
+Ask = Callable[[str, Mapping[str, bytes]], Mapping[str, bytes]]
 
 
 class Aggregation:
-    """One session on the server; its methods are called once each, in the order they stand here (``add`` per silo)."""
+    """One session on the server; its methods are called once each, in the order they stand here (``add`` per silo).
+
+    ``begin`` and ``finish`` go through the steps before and after the masked words by themselves.
+    """
 
     def __init__(self, session: Session, pinned: Pinned) -> None:
         missing = [silo for silo in session.silos if silo not in pinned]
@@ -52,6 +58,22 @@ class Aggregation:
         self._summed: set[str] = set()
         self._sum = np.zeros(session.words, np.uint32)
         self._closed = False
+
+    def begin(self, ask: Ask) -> dict[str, bytes]:
+        """Steps 1 and 2: what each silo that takes part needs to mask its words (a Delivery's bytes)."""
+        said = ask("advertise", dict.fromkeys(self.session.silos, self.session.to_bytes()))
+        adverts = self.adverts([Advert.from_bytes(data) for data in said.values()])
+        parcels = ask("share", dict.fromkeys([advert.silo for advert in adverts], pack_all(adverts)))
+        deliveries = self.deliveries([Parcels.from_bytes(data) for data in parcels.values()])
+        return {silo: delivery.to_bytes() for silo, delivery in sorted(deliveries.items())}
+
+    def finish(self, ask: Ask) -> tuple[Words, tuple[str, ...]]:
+        """Steps 4 and 5: the sum of the words that were added, and whose it is."""
+        survivors = self.survivors()
+        confirmed = ask("confirm", dict.fromkeys(survivors.silos, survivors.to_bytes()))
+        signed = self.confirmations([Confirmation.from_bytes(data) for data in confirmed.values()])
+        shares = ask("unmask", dict.fromkeys([reply.silo for reply in signed], pack_all(signed)))
+        return self.total([Unmasking.from_bytes(data) for data in shares.values()]), survivors.silos
 
     def adverts(self, replies: Iterable[Advert]) -> tuple[Advert, ...]:
         """Step 1: what to send to every silo that advertised, for ``silo.share``."""

@@ -35,6 +35,7 @@ from docleak.training.federated.secure.messages import (
     Session,
     Survivors,
     Unmasking,
+    unpack_all,
 )
 from docleak.training.federated.secure.primitives import (
     KEY_BYTES,
@@ -124,15 +125,10 @@ def share(
     of_seed = split(seed, session.threshold, points, entropy=entropy)
     of_key = split(state.mask_secret, session.threshold, points, entropy=entropy)
     pairs = {silo: of_seed[session.point(silo)] + of_key[session.point(silo)] for silo in (name, *others)}
-    sealed = {
-        silo: seal(
-            pair_key(session, "share", state.share_secret, name, advert),
-            pairs[silo],
-            session.statement("parcel", name, silo),
-            entropy=entropy,
-        )
-        for silo, advert in others.items()
-    }
+    sealed = {}
+    for silo, advert in others.items():
+        key, context = pair_key(session, "share", state.share_secret, name, advert), ("parcel", name, silo)
+        sealed[silo] = seal(key, pairs[silo], session.statement(*context), entropy=entropy)
     parcels = Parcels(name, check_value(session, name, seed), sealed, b"")
     kept = {silo: advert.to_bytes() for silo, advert in others.items()}
     return Shared(state, kept, seed, pairs[name]), _signed(parcels, parcels.statement(session), identity)
@@ -206,6 +202,25 @@ def unmask(state: Confirmed, confirmations: Iterable[Confirmation], identity: Id
     }
     message = Unmasking(identity.silo, shares, b"")
     return _signed(message, message.statement(session), identity)
+
+
+def answer(
+    state: Advertised | Masked | Confirmed | None, data: bytes, identity: Identity, *,
+    entropy: Entropy = secrets.token_bytes,
+) -> tuple[Message | None, bytes]:  # fmt: skip
+    """The step that follows ``state``, of those that need no words (1 without a state, 2, 4 and 5), from bytes to
+    bytes: the next state, None after the last step, and what to send."""
+    after: Message | None
+    reply: Message
+    if state is None:
+        after, reply = advertise(Session.from_bytes(data), identity, entropy=entropy)
+    elif isinstance(state, Advertised):
+        after, reply = share(state, unpack_all(Advert, data), identity, entropy=entropy)
+    elif isinstance(state, Masked):
+        after, reply = confirm(state, Survivors.from_bytes(data), identity)
+    else:
+        after, reply = None, unmask(state, unpack_all(Confirmation, data), identity)
+    return after, reply.to_bytes()
 
 
 def checked_confirmations(

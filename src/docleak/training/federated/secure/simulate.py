@@ -5,21 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from docleak.errors import FederationError
 from docleak.training.federated.secure import silo as side
 from docleak.training.federated.secure.fixed_point import Words
 from docleak.training.federated.secure.keys import Identity
-from docleak.training.federated.secure.messages import (
-    Advert,
-    Confirmation,
-    Delivery,
-    MaskedInput,
-    Parcels,
-    Session,
-    Survivors,
-    Unmasking,
-)
+from docleak.training.federated.secure.messages import Delivery, MaskedInput, Session
 from docleak.training.federated.secure.server import Aggregation
 from docleak.training.federated.secure.shamir import Entropy
 
@@ -36,13 +28,9 @@ class Outcome:
 
 
 def simulate(
-    session: Session,
-    inputs: Mapping[str, Words],
-    identities: Mapping[str, Identity],
-    *,
-    drop: Mapping[str, str] | None = None,
-    entropy: Entropy = secrets.token_bytes,
-) -> Outcome:
+    session: Session, inputs: Mapping[str, Words], identities: Mapping[str, Identity], *,
+    drop: Mapping[str, str] | None = None, entropy: Entropy = secrets.token_bytes,
+) -> Outcome:  # fmt: skip
     """Sum the silos' words. ``drop`` says before which of STEPS a silo falls silent.
 
     ``identities`` has every silo of the session; the server pins what the first of them does. Raises FederationError
@@ -59,39 +47,22 @@ def simulate(
         )
     server = Aggregation(session, identities[session.silos[0]].pinned)
     sent = dict.fromkeys(session.silos, 0)
+    states: dict[str, Any] = dict.fromkeys(session.silos)
 
-    def present(step: str) -> list[str]:
-        return [s for s in session.silos if s not in gone or STEPS.index(gone[s]) > STEPS.index(step)]
+    def present(silo: str, step: str) -> bool:
+        return silo not in gone or STEPS.index(gone[silo]) > STEPS.index(step)
 
-    def upload(silo: str, data: bytes) -> bytes:
-        sent[silo] += len(data)
-        return data
+    def ask(step: str, payloads: Mapping[str, bytes]) -> dict[str, bytes]:
+        replies = {}
+        for silo in (silo for silo in payloads if present(silo, step)):
+            states[silo], replies[silo] = side.answer(states[silo], payloads[silo], identities[silo], entropy=entropy)
+            sent[silo] += len(replies[silo])
+        return replies
 
-    keys, adverts = {}, []
-    for silo in present("advertise"):
-        keys[silo], advert = side.advertise(session, identities[silo], entropy=entropy)
-        adverts.append(Advert.from_bytes(upload(silo, advert.to_bytes())))
-    told = [advert.to_bytes() for advert in server.adverts(adverts)]
-    shared, parcels = {}, []
-    for silo in present("share"):
-        others = [Advert.from_bytes(data) for data in told]
-        shared[silo], parcel = side.share(keys[silo], others, identities[silo], entropy=entropy)
-        parcels.append(Parcels.from_bytes(upload(silo, parcel.to_bytes())))
-    deliveries = {silo: delivery.to_bytes() for silo, delivery in server.deliveries(parcels).items()}
-    masked = {}
-    for silo in present("mask"):
-        delivery = Delivery.from_bytes(deliveries[silo])
-        masked[silo], message, words = side.mask(shared[silo], delivery, inputs[silo], identities[silo])
-        sent[silo] += words.nbytes
-        server.add(MaskedInput.from_bytes(upload(silo, message.to_bytes())), words)
-    survivors = server.survivors().to_bytes()
-    confirmed, signed = {}, []
-    for silo in present("confirm"):
-        confirmed[silo], reply = side.confirm(masked[silo], Survivors.from_bytes(survivors), identities[silo])
-        signed.append(Confirmation.from_bytes(upload(silo, reply.to_bytes())))
-    lists = [reply.to_bytes() for reply in server.confirmations(signed)]
-    shares = []
-    for silo in present("unmask"):
-        unmasking = side.unmask(confirmed[silo], [Confirmation.from_bytes(data) for data in lists], identities[silo])
-        shares.append(Unmasking.from_bytes(upload(silo, unmasking.to_bytes())))
-    return Outcome(server.total(shares), Survivors.from_bytes(survivors).silos, sent)
+    for silo, data in server.begin(ask).items():
+        if present(silo, "mask"):
+            delivery = Delivery.from_bytes(data)
+            states[silo], message, words = side.mask(states[silo], delivery, inputs[silo], identities[silo])
+            sent[silo] += words.nbytes + len(message.to_bytes())
+            server.add(MaskedInput.from_bytes(message.to_bytes()), words)
+    return Outcome(*server.finish(ask), sent)
