@@ -13,7 +13,17 @@ from torch import Tensor
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Image, Page, Question
 from docleak.errors import ModelError
-from docleak.models.base import IGNORED, Answer, Encoded, Transcript, mean_per_example, pad, plain_ids
+from docleak.models.base import (
+    IGNORED,
+    Answer,
+    Encoded,
+    Transcript,
+    asked_about,
+    mean_per_example,
+    pad,
+    redrawn,
+    spoken,
+)
 from docleak.models.files import pretrained, save_network
 from docleak.models.stages import Stage
 from docleak.models.vlm.picture import Picture, settled_canvas
@@ -190,29 +200,20 @@ class VisionLanguage:
     def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
         """The input with random tokens of equal number for what an adversary does not know (special ones stay)."""
         asked, labels, at = (example.tensors[name] for name in ("prompt_ids", "labels", "question_at"))
-        plain = plain_ids(self.tokenizer)
-
-        def drawn(ids: Tensor, unknown: Tensor) -> Tensor:
-            others = plain[torch.randint(len(plain), ids.shape, generator=generator)]
-            return torch.where(unknown & torch.isin(ids, plain), others, ids)
-
         place = torch.arange(len(asked))
         said = labels[labels != IGNORED]
         if question:
-            asked = drawn(asked, (place >= at[0]) & (place < at[1]))
+            asked = redrawn(asked, (place >= at[0]) & (place < at[1]), self.tokenizer, generator)
         if answer:
-            said = drawn(said, torch.ones_like(said, dtype=torch.bool))
+            said = redrawn(said, torch.ones_like(said, dtype=torch.bool), self.tokenizer, generator)
         types = {name: example.tensors[name][: len(asked)] for name in self.types_of(example)}
         return self._encoded(asked, said, at, types)
 
     def transcript(self, example: Encoded) -> Transcript:
         first, last = example.tensors["question_at"].tolist()
         labels = example.tensors["labels"]
-        question = example.tensors["prompt_ids"][first:last]
-        return Transcript(self._text(question), self._text(labels[labels != IGNORED]))
-
-    def _text(self, ids: Tensor) -> str:
-        return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
+        texts = example.tensors["prompt_ids"][first:last], labels[labels != IGNORED]
+        return Transcript(*(spoken(self.tokenizer, ids) for ids in texts))
 
     def labelled(self, example: Encoded, *, whole: bool) -> Encoded:
         """``example`` with what the chat template writes behind an answer's last token, read and labelled too; with
@@ -249,8 +250,7 @@ class VisionLanguage:
             return self._loss(pixels, inputs, pages)
 
     def _loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None) -> Tensor:
-        if pages is not None:
-            pixels = pixels[torch.tensor(pages, device=pixels.device)]
+        pixels = asked_about(pixels, pages)
         rows, device = [e.tensors for e in inputs], pixels.device
         padding = int(self.tokenizer.pad_token_id)
         read = ["input_ids", *(["decoder_input_ids"] if self.two_sided else [])]
@@ -290,7 +290,7 @@ class VisionLanguage:
             out = self.module.generate(**asked, **self._shown(pixels, example), generation_config=settings)
         said = out.sequences[0, -len(out.logits) :]
         shares = torch.stack([row[0].double().softmax(-1)[token] for row, token in zip(out.logits, said, strict=True)])
-        return Answer(self._text(said), float(shares.prod()))
+        return Answer(spoken(self.tokenizer, said), float(shares.prod()))
 
     def _asked(self, example: Encoded, device: torch.device) -> dict[str, Tensor]:
         """The network's inputs of a question alone, and all that is beside the picture."""
