@@ -12,9 +12,9 @@ from typing import Any
 from docleak import spec
 from docleak.documents.ranges import SEED
 from docleak.errors import ModelError
-from docleak.files import drafted_folder, read_json_object, reported, write_json
+from docleak.files import read_json_object
 from docleak.models.base import DocumentModel, trainable
-from docleak.models.files import drawn_with, optional_file
+from docleak.models.files import drawn_with, new_model, optional_file, taken
 from docleak.models.loading import config_of, load_model, loadable, short_name
 
 #: The file that makes a folder one of adapters.
@@ -63,8 +63,8 @@ def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
     A is drawn with ``seed`` and B is 0, as in ``peft``: the model answers as before, and a first gradient moves B
     alone. Raises ModelError where no layer has a target's name, and for networks that are not transformers' own.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ModelError(f"{out} is there already; expected a new or empty folder.")
+    if fault := taken(out):
+        raise ModelError(f"{fault}.")
     peft = load_peft()
     model = load_model(source)
     _require_plain(model, source)
@@ -86,9 +86,8 @@ def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
         "trainable": sent,
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
     }
-    with reported(out), drafted_folder(out) as draft:
+    with new_model(out, card) as draft:
         model.save(str(draft))
-        write_json(draft / "docleak.json", card)
     return card
 
 

@@ -162,15 +162,19 @@ class VisionLanguage:
             start = torch.tensor([int(self.module.config.get_text_config().decoder_start_token_id)])
             tensors = {"input_ids": asked, "decoder_input_ids": torch.cat([start, answer[:-1]]), "labels": answer}
         else:
-            of_answer = ANSWER_TYPES.get(self.architecture, {})
             tensors = {
                 "input_ids": torch.cat([asked, answer]),
                 "labels": torch.cat([torch.full_like(asked, IGNORED), answer]),
-                **{name: F.pad(row, (0, len(answer)), value=of_answer.get(name, 0)) for name, row in types.items()},
+                **self._answered(types, len(answer)),
             }
         tensors |= {"prompt_ids": asked, "question_at": at}
         tokens = self.tokenizer.convert_ids_to_tokens([*asked.tolist(), *answer.tolist()])
         return Encoded(tensors, tuple(tokens))
+
+    def _answered(self, types: Mapping[str, Tensor], more: int) -> dict[str, Tensor]:
+        """Types (T,) of what is read, with those of so many tokens of an answer behind them."""
+        of_answer = ANSWER_TYPES.get(self.architecture, {})
+        return {name: F.pad(row, (0, more), value=of_answer.get(name, 0)) for name, row in types.items()}
 
     def told(self, question: Tensor, answer: Tensor) -> Encoded:
         """The example whose question and answer, without what ends it, have these tokens."""
@@ -188,12 +192,11 @@ class VisionLanguage:
     def forward_to(self, pixels: Tensor, ids: Tensor, said: Tensor, cache: Any = None) -> None:
         """Run the network on one page (1, 3, H, W), a prompt's first tokens and what is ``said`` behind them, from the
         beginning on, for what its layers read; ``cache`` is filled where one is given."""
-        of_answer, device = ANSWER_TYPES.get(self.architecture, {}), pixels.device
         rows = {
             name: F.pad(row, (0, max(0, len(ids) - len(row))))[: len(ids)] for name, row in self._prompt("").items()
         }
-        fed = {name: F.pad(row, (0, len(said)), value=of_answer.get(name, 0)) for name, row in rows.items()}
-        fed = {name: row[None].to(device) for name, row in {**fed, "input_ids": torch.cat([ids, said])}.items()}
+        fed = {**self._answered(rows, len(said)), "input_ids": torch.cat([ids, said])}
+        fed = {name: row[None].to(pixels.device) for name, row in fed.items()}
         fed["attention_mask"] = torch.ones_like(fed["input_ids"])
         self.module(**fed, **self.picture(pixels), past_key_values=cache, use_cache=cache is not None)
 
@@ -227,11 +230,7 @@ class VisionLanguage:
             tensors["decoder_input_ids"] = torch.cat([tensors["decoder_input_ids"], last, tail[:-1]])
         else:
             tensors["input_ids"] = torch.cat([tensors["input_ids"], tail])
-            of_answer = ANSWER_TYPES.get(self.architecture, {})
-            tensors |= {
-                name: F.pad(tensors[name], (0, len(tail)), value=of_answer.get(name, 0))
-                for name in self.types_of(example)
-            }
+            tensors |= self._answered({name: tensors[name] for name in self.types_of(example)}, len(tail))
         tensors["labels"] = torch.cat([tensors["labels"], tail])
         if whole and not self.two_sided:
             tensors["labels"] = torch.cat([torch.tensor([IGNORED]), tensors["input_ids"][1:]])
