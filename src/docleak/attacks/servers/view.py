@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -46,6 +46,15 @@ class Loot:
 
     pictures: Tensor = field(default_factory=lambda: torch.zeros(0, 3, 1, 1))
     tokens: tuple[Token, ...] = ()
+
+    @classmethod
+    def of_tokens(cls, matches: Iterable[tuple[int, int, float]], sure: float) -> Loot:
+        """Of (token, place, likeness) those that are ``sure`` or more alike, each once for each place."""
+        best: dict[tuple[int, int], float] = {}
+        for token, place, likeness in matches:
+            if likeness >= sure:
+                best[token, place] = max(likeness, best.get((token, place), 0.0))
+        return cls(tokens=tuple(Token(token, place, like) for (token, place), like in sorted(best.items())))
 
 
 @runtime_checkable
