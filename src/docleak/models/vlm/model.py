@@ -215,8 +215,8 @@ class VisionLanguage:
     def transcript(self, example: Encoded) -> Transcript:
         first, last = example.tensors["question_at"].tolist()
         labels = example.tensors["labels"]
-        texts = example.tensors["prompt_ids"][first:last], labels[labels != IGNORED]
-        return Transcript(*(spoken(self.tokenizer, ids) for ids in texts))
+        question = spoken(self.tokenizer, example.tensors["prompt_ids"][first:last])
+        return Transcript(question, spoken(self.tokenizer, labels[labels != IGNORED]))
 
     def labelled(self, example: Encoded, *, whole: bool) -> Encoded:
         """``example`` with what the chat template writes behind an answer's last token, read and labelled too; with
