@@ -64,7 +64,7 @@ def image_settings(
     them otherwise, gets the mean and deviation that do the same to pixels in [0, 1]. Raises ModelError for a file that
     is not JSON or holds impossible values.
     """
-    for path in _settings_files(source, revision):
+    for path in filter(None, [optional_file(source, name, revision=revision) for name in FILES]):
         try:
             values = parse_json(path.read_text(encoding="utf-8"), strict=False)
         except ValueError as error:
@@ -100,10 +100,6 @@ def _normalisation(
     if abs(factor - 1) < 1e-9:
         return mean, std
     return tuple(value / factor for value in mean), tuple(value / factor for value in std)
-
-
-def _settings_files(source: str, revision: str | None) -> list[Path]:
-    return [path for name in FILES if (path := optional_file(source, name, revision=revision))]
 
 
 def tokenizer_of(source: str, *, revision: str | None = None, kind: str = "AutoTokenizer") -> Any:

@@ -74,7 +74,8 @@ def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
     module: Any = model.module
     with drawn_with(seed), loadable(f"adapters of {source!r}", expected=_expected(model, lora)):
         module.add_adapter(config)
-    module.peft_config["default"].base_model_name_or_path = str(Path(source).resolve()) if _local(source) else source
+    local = Path(source).expanduser().is_dir()
+    module.peft_config["default"].base_model_name_or_path = str(Path(source).resolve()) if local else source
     sent = sum(parameter.numel() for _, parameter in trainable(module))
     card = {
         "recipe": f"LoRA of rank {lora.r} on {short_name(source)}, drawn with seed {seed}",
@@ -137,10 +138,6 @@ def load_adapted(file: Path, source: str, where: str, revision: str | None, **op
     module.to(device).eval()
     model.name = short_name(source)
     return model
-
-
-def _local(source: str) -> bool:
-    return Path(source).expanduser().is_dir()
 
 
 def _require_plain(model: DocumentModel, source: str) -> None:

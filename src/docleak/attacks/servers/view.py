@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from docleak.attacks.protocol import Described
 from docleak.models.base import DocumentModel, Encoded
 
 
@@ -58,19 +59,13 @@ class Loot:
 
 
 @runtime_checkable
-class ActiveServer(Protocol):
+class ActiveServer(Described, Protocol):
     """A manipulation; a frozen dataclass whose fields are its hyper-parameters can be told them in text.
 
     ``changes`` says what of the protocol it breaks: "weights" alone, or the "architecture", which a federation that
     sends named tensors to a model of the client's own does not let it change.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def paper(self) -> str: ...
-    @property
-    def summary(self) -> str: ...
     @property
     def changes(self) -> str: ...
 
