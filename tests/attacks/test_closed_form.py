@@ -132,7 +132,7 @@ class Worsening:
     """A refining attack that hands back a picture far from the page, and says how little that explains."""
 
     explained: float
-    matching: Any = relative
+    draws: int = 0
 
     def run(self, view: Any, knowledge: Any, *, start_at: Tensor, **options: Any) -> Finding:
         return Finding(torch.zeros_like(start_at), 1.0, self.explained, 3, 0.0, ((3, 1.0),))

@@ -13,15 +13,18 @@ from docleak.attacks.gradients.joint.drawing import (
     Line,
     Look,
     _shrunk,
+    boxes_of,
     dressed,
     faces,
     ink_of,
     lines_of,
     other_weights,
+    private_lines,
     rank,
+    regions,
     set_in,
+    touched,
 )
-from docleak.attacks.gradients.joint.places import boxes_of, private_lines, regions, touched
 from docleak.documents import private_mask
 from docleak.documents.fonts import Type, set_line
 from docleak.documents.page import Field, Page, Word

@@ -16,9 +16,8 @@ Knowledge = TypeVar("Knowledge", contravariant=True)
 Finding = TypeVar("Finding", covariant=True)
 
 
-@runtime_checkable
-class Attack(Protocol[View, Knowledge, Finding]):
-    """An attack; a frozen dataclass whose fields are its hyper-parameters can be told them in text."""
+class Described(Protocol):
+    """What every attack and every server says of itself, in lists and reports."""
 
     @property
     def name(self) -> str: ...
@@ -26,6 +25,11 @@ class Attack(Protocol[View, Knowledge, Finding]):
     def paper(self) -> str: ...
     @property
     def summary(self) -> str: ...
+
+
+@runtime_checkable
+class Attack(Described, Protocol[View, Knowledge, Finding]):
+    """An attack; a frozen dataclass whose fields are its hyper-parameters can be told them in text."""
 
     def run(self, view: View, knowledge: Knowledge, *, budget: int, generator: torch.Generator) -> Finding:
         """Attack with at most ``budget`` evaluations of a gradient, or attempts, where weights are attacked."""

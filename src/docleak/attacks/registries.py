@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from docleak.errors import AttackError
 from docleak.registry import Entry, Registry
@@ -28,57 +28,28 @@ if TYPE_CHECKING:
     from docleak.attacks.weights import Attempt, WeightsAttack
 
 GROUP = "docleak.attacks"
-_PROTOCOL = "docleak.attacks.protocol:Attack"
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def _entries(table: str) -> dict[str, Entry]:
-    return {name: Entry(f"docleak.attacks.{where}", *told) for name, (where, *told) in _TABLES[table].items()}
+def _registry(noun: str, table: str, protocol: str = "", **how: Any) -> Registry[Any]:
+    """The entries of ``table``, by which name other packages add to them too where ``how`` names their group."""
+    entries = {name: Entry(f"docleak.attacks.{where}", *told) for name, (where, *told) in _TABLES[table].items()}
+    return Registry(noun, AttackError, entries, protocol and f"docleak.attacks.{protocol}", view=table, **how)
 
 
-ATTACKS: Registry[Attack] = Registry(
-    "attack", AttackError, _entries("gradients"), protocol=_PROTOCOL, group=GROUP, view="gradients", default=True
-)
-SERVERS: Registry[ActiveServer] = Registry(
-    "server",
-    AttackError,
-    _entries("servers"),
-    protocol="docleak.attacks.servers.view:ActiveServer",
-    group=GROUP,
-    view="servers",
-)
-PAIRS: Registry[AttackOnPairs] = Registry(
-    "pair attack", AttackError, _entries("pairs"), protocol=_PROTOCOL, group=GROUP, view="pairs"
-)
+ATTACKS: Registry[Attack] = _registry("attack", "gradients", "protocol:Attack", group=GROUP, default=True)
+SERVERS: Registry[ActiveServer] = _registry("server", "servers", "servers.view:ActiveServer", group=GROUP)
+PAIRS: Registry[AttackOnPairs] = _registry("pair attack", "pairs", "protocol:Attack", group=GROUP)
 #: What an attack on pairs may be made of, beside the optimisations among ATTACKS.
-IMAGES: Registry[ImageAttack] = Registry(
-    "image attack", AttackError, _entries("images"), protocol="docleak.attacks.pairs.together:ImageAttack"
-)
-TEXTS: Registry[TextAttack] = Registry("text attack", AttackError, _entries("texts"), protocol=_PROTOCOL)
-WEIGHTS: Registry[WeightsAttack] = Registry(
-    "attack on weights",
-    AttackError,
-    _entries("weights"),
-    protocol="docleak.attacks.weights.cdmi:WeightsAttack",
-    group=GROUP,
-    view="weights",
-)
+IMAGES: Registry[ImageAttack] = _registry("image attack", "images", "pairs.together:ImageAttack")
+TEXTS: Registry[TextAttack] = _registry("text attack", "texts", "protocol:Attack")
+WEIGHTS: Registry[WeightsAttack] = _registry("attack on weights", "weights", "weights.cdmi:WeightsAttack", group=GROUP)
 #: What a field's attempts are chosen and the fields sorted by: the greater, the likelier was the field trained on.
-METRICS: Registry[Callable[[Attempt], float]] = Registry("membership metric", AttackError, _entries("metrics"))
+METRICS: Registry[Callable[[Attempt], float]] = _registry("membership metric", "metrics")
 #: What documents are sorted by: the greater, the likelier was one trained on.
-DOCUMENTS: Registry[DocumentAttack] = Registry(
-    "attack on documents",
-    AttackError,
-    _entries("documents"),
-    protocol="docleak.attacks.answers.documents:DocumentAttack",
-    group=GROUP,
-    view="documents",
+DOCUMENTS: Registry[DocumentAttack] = _registry(
+    "attack on documents", "documents", "answers.documents:DocumentAttack", group=GROUP
 )
-ANSWERS: Registry[AnswersAttack] = Registry(
-    "attack on answers",
-    AttackError,
-    _entries("answers"),
-    protocol="docleak.attacks.answers.attack:AnswersAttack",
-    group=GROUP,
-    view="answers",
+ANSWERS: Registry[AnswersAttack] = _registry(
+    "attack on answers", "answers", "answers.attack:AnswersAttack", group=GROUP
 )

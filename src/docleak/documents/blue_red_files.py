@@ -33,7 +33,7 @@ from docleak.documents.issuers import NUMBERS, draw_counts, make_issuers
 from docleak.documents.loaders import format_and_path, load_pages, source_names
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page, fault_list
-from docleak.documents.pages import LazyPages, PageEntry, document_names, provider_names
+from docleak.documents.pages import LazyPages, PageEntry, document_names, grouped, provider_names
 from docleak.documents.partition import Share
 from docleak.documents.pfl_docvqa import RED_TEST_NEGATIVE, RED_TEST_POSITIVE
 from docleak.documents.silos import Silo, write_silos
@@ -121,11 +121,8 @@ def open_own(spec: str) -> Divided:
 def _vrdu_parts(path: Path) -> dict[str, LazyPages]:
     rows = [row for _, row in read_json_lines(vrdu.find_root(path) / "qa.jsonl")[0]]
     clients = {str(row["provider"]): f"{SILOS}/client-{row.get('client', 0)}" for row in rows}
-    entries: dict[str, list[int]] = {}
-    train = vrdu.load(path, split="train")
-    for number, provider in enumerate(provider_names(train)):
-        entries.setdefault(clients[provider], []).append(number)
-    silos = {part: LazyPages(path, [train.entries[i] for i in numbers]) for part, numbers in sorted(entries.items())}
+    entries = grouped(vrdu.load(path, split="train").entries, lambda entry: clients[entry.provider])
+    silos = {part: LazyPages(path, entries[part]) for part in sorted(entries)}
     known = vrdu.splits(path)
     return {**silos, **{part: vrdu.load(path, split=name) for name, part in PART_OF.items() if name in known}}
 

@@ -10,7 +10,7 @@ from docleak.documents.folder import read_index
 from docleak.documents.loaders import SYNTHETIC, load_pages, options_for, page_source, page_specs
 from docleak.documents.locate import WordStream, letters, places_of, repeats_of, spelling
 from docleak.documents.page import Field, Page
-from docleak.documents.pages import LazyPages, entries_of
+from docleak.documents.pages import LazyPages, entries_of, grouped
 from docleak.documents.ranges import short
 from docleak.documents.redaction import similarity
 from docleak.documents.scale import BoxScale, has_ink
@@ -140,10 +140,7 @@ def page_doubts(page: Page) -> Iterator[tuple[str, str]]:
             yield "other words in its place", f"{about}: the words in its place are {short(under)}"
     for twice in sorted({(f.key, f.value) for f in page.fields if page.fields.count(f) > 1}):
         yield "field twice", f"field {twice[0]!r}, {short(twice[1])}: is there twice, with the same words"
-    again: dict[tuple[str, str], list[Field]] = {}
-    for repeat in repeats_of(page):
-        again.setdefault((repeat.key, repeat.value), []).append(repeat)
-    for (key, value), places in again.items():
+    for (key, value), places in grouped(repeats_of(page), lambda repeat: (repeat.key, repeat.value)).items():
         x0, y0, *_ = page.words[places[0].words[0]].box
         what = (f"field {key!r}, {short(value)}: is printed again at {len(places)} other place(s), the first at "
                 f"{x0:.0f}, {y0:.0f}; docleak blanks them too")  # fmt: skip

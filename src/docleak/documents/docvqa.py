@@ -27,7 +27,7 @@ from docleak.documents.files import (
 from docleak.documents.imdb import entries_of_records, read_records
 from docleak.documents.locate import answer_fields
 from docleak.documents.page import Page, Question, Word
-from docleak.documents.pages import LazyPages, PageEntry, at_most
+from docleak.documents.pages import LazyPages, PageEntry, at_most, grouped
 from docleak.errors import DocumentError
 
 SPLITS = ("train", "val", "test")
@@ -117,9 +117,7 @@ def _of_records(file: Path, limit: int | None) -> tuple[list[PageEntry], list[st
 
 
 def _of_questions(file: Path, limit: int | None) -> tuple[list[PageEntry], list[str]]:
-    asked: dict[str, list[Row]] = {}
-    for row in _read_questions(file):
-        asked.setdefault(PurePosixPath(row["image"]).stem, []).append(row)
+    asked = grouped(_read_questions(file), lambda row: PurePosixPath(row["image"]).stem)
     folder, read = _pictures(file), _beside(file, READ)
     pictures = images_by_stem(folder)
     chosen = at_most(asked.items(), limit)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from docleak.documents.partition import by_document
 from docleak.errors import DocumentError
 
 
@@ -28,7 +29,7 @@ def split_game(documents: Sequence[str], *, validation: float, rng: np.random.Ge
     ``documents`` names the document of every page; pages of unknown document ("") are documents of their own. At least
     one document goes to each part. Raises DocumentError for a share outside (0, 1) or fewer than three documents.
     """
-    groups = _grouped(documents, range(len(documents)))
+    groups = by_document(documents, range(len(documents)))
     if not 0 < validation < 1 or len(groups) < 3:
         raise DocumentError(
             f"{len(groups)} documents with a validation share of {validation}; expected 3 documents or more and a "
@@ -44,20 +45,12 @@ def shadow_split(split: GameSplit, documents: Sequence[str], *, rng: np.random.G
 
     ``validation`` stays. Raises DocumentError for fewer than two public documents.
     """
-    groups = _grouped(documents, split.public)
+    groups = by_document(documents, split.public)
     if len(groups) < 2:
         raise DocumentError(
             f"{len(groups)} public documents; a shadow game needs 2 or more, since one half of them plays the private."
         )
     return GameSplit(*_halves([groups[i] for i in rng.permutation(len(groups)).tolist()]), split.validation)
-
-
-def _grouped(documents: Sequence[str], numbers: Iterable[int]) -> list[list[int]]:
-    """The pages with these numbers, document by document."""
-    groups: dict[object, list[int]] = {}
-    for number in numbers:
-        groups.setdefault(documents[number] or number, []).append(number)
-    return list(groups.values())
 
 
 def _halves(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from docleak.documents.files import images_by_stem, raise_faults, read_image
 from docleak.documents.locate import WordStream
 from docleak.documents.page import Field, Page, Question, Word
-from docleak.documents.pages import PageEntry, at_most, clip_overshoot
+from docleak.documents.pages import PageEntry, at_most, clip_overshoot, grouped
 from docleak.documents.pickles import read_object_array
 
 REQUIRED = ("question", "image_name", "ocr_tokens", "ocr_normalized_boxes")
@@ -149,9 +149,7 @@ def entries_of_records(
     ``records`` come with their files; images lie in ``folder``. All questions about an image are questions of one page;
     each answer that is found on it is a private field. DocumentError for images that are not there.
     """
-    pages: dict[str, list[tuple[Path, Record]]] = {}
-    for array, record in records:
-        pages.setdefault(record.image_name, []).append((array, record))
+    pages = grouped(records, lambda one: one[1].image_name)
     pictures = images_by_stem(folder)
     chosen = at_most(pages.items(), limit)
     faults = [f"{name}: no such image in {folder}" for name, _ in chosen if name not in pictures]

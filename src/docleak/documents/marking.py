@@ -96,7 +96,7 @@ class Marking:
             {
                 "name": page_name(row, shared),
                 "fields": len(row.get("fields", [])),
-                "open": sum(not _placed(item) for item in row.get("fields", [])),
+                "open": sum("box" not in item and not item.get("words") for item in row.get("fields", [])),
             }
             for row in rows
         ]
@@ -141,10 +141,6 @@ class Marking:
             lines[self.places[number]] = json.dumps(row, ensure_ascii=False)
             write_atomically(index, "\n".join(lines).encode())
             self.lines, self.version = lines, _digest(index)
-
-
-def _placed(item: Mapping[str, Any]) -> bool:
-    return "box" in item or bool(item.get("words"))
 
 
 def _digest(index: Path) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from docleak.documents.page import Page
-from docleak.documents.pages import MEMORY, LazyPages, PageEntry, entries_of, provider_names
+from docleak.documents.pages import MEMORY, LazyPages, PageEntry, entries_of, grouped, provider_names
 
 #: Characters that are not seen besides those of the categories Cf and Cc (Unicode's Default_Ignorable_Code_Point).
 UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
@@ -52,9 +52,7 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 def joined_spellings(names: Iterable[str]) -> list[str]:
     """A phrase per provider that is spelled in several ways; empty where none is."""
-    several: dict[str, list[str]] = {}
-    for name in sorted(set(names) - {""}):
-        several.setdefault(provider_key(name), []).append(name)
+    several = grouped(sorted(set(names) - {""}), provider_key)
     return [
         f"counted as one provider: {', '.join(map(repr, of[:SHOWN]))}" + (", ..." if len(of) > SHOWN else "")
         for of in several.values()

@@ -14,6 +14,7 @@ from docleak.documents.page import Page, Word
 from docleak.errors import DocumentError
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 #: Boxes may overshoot the image by this many pixels (rounding by whoever scaled it); they are then clipped.
 CLIPPED_OVERSHOOT = 2.0
@@ -143,6 +144,14 @@ def at_most(items: Iterable[T], limit: int | None) -> list[T]:
     if limit is not None and limit < 1:
         raise DocumentError(f"a limit of {limit} pages was asked for; expected 1 or more, or none for all pages.")
     return list(islice(items, limit))
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by ``key``, in order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def read_page(page: Callable[..., Page], image: Path, words: Iterable[Word], *, upright: bool = False) -> Page:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from docleak.documents.coins import coin
 from docleak.documents.names import provider_key
 from docleak.documents.page import fault_list
+from docleak.documents.pages import grouped
 from docleak.errors import DocumentError
-
-K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,9 @@ def split_documents(
     The documents of a set are dealt evenly: its clients differ by one document at most (FeDocVQA's code gives all that
     are left over to the last one). Data sets differ as ``clients_of`` says. Raises DocumentError as it does.
     """
-    groups = {name: _grouped(_named(names)) for name, names in documents.items()}
+    groups = {name: by_document(names, range(len(names))) for name, names in documents.items()}
     held = clients_of({name: len(pages) for name, pages in groups.items()}, clients)
-    return tuple(
-        share for name, pages in groups.items() for share in _deal(name, list(pages.values()), held[name], rng)
-    )
+    return tuple(share for name, pages in groups.items() for share in _deal(name, pages, held[name], rng))
 
 
 def split_by_coin(units: Mapping[str, Sequence[str]], clients: int, *, seed: int) -> tuple[Share, ...]:
@@ -111,7 +107,7 @@ def split_providers(
     than providers, pages of unknown provider, and documents of several providers.
     """
     keys = [provider_key(name) for name in providers]
-    groups = _grouped(keys)
+    groups = grouped(range(len(keys)), lambda number: keys[number])
     owners: dict[str, set[str]] = {}
     for document, provider in zip(documents, keys, strict=True):
         owners.setdefault(document, set()).add(provider)
@@ -128,17 +124,9 @@ def split_providers(
     return _deal(data_set, list(groups.values()), clients, rng)
 
 
-def _named(documents: Sequence[str]) -> list[tuple[str, int]]:
-    """A key per page that pages of one known document share."""
-    return [(name, -1) if name else ("", number) for number, name in enumerate(documents)]
-
-
-def _grouped(keys: Sequence[K]) -> dict[K, list[int]]:
-    """The numbers of the pages of each key, in order of first appearance."""
-    groups: dict[K, list[int]] = {}
-    for number, key in enumerate(keys):
-        groups.setdefault(key, []).append(number)
-    return groups
+def by_document(documents: Sequence[str], numbers: Iterable[int]) -> list[list[int]]:
+    """The pages with these numbers, document by document; a page of unknown document ("") is one of its own."""
+    return list(grouped(numbers, lambda number: documents[number] or number).values())
 
 
 def _deal(name: str, groups: Sequence[Sequence[int]], clients: int, rng: np.random.Generator) -> tuple[Share, ...]:

@@ -50,7 +50,9 @@ def find_arrays(path: Path) -> list[Path]:
 def splits(path: Path) -> tuple[str, ...]:
     """The official splits that the files at ``path`` hold."""
     there = {_said(array) for array in find_arrays(path)} & {"train", "val"}
-    there |= {split for array in find_arrays(path) if not _said(array) for split in _splits_in(array)}
+    for array in find_arrays(path):
+        if not _said(array):
+            there |= {split_of(array, record) for record in read_records(array, what=WHAT)}
     return tuple(split for split in SPLITS if split in there)
 
 
@@ -115,10 +117,6 @@ def split_of(array: Path, record: Record) -> str:
         f"{array}, row {record.row}: {record.image_name!r} is of the set {named!r}; expected one of "
         f"{', '.join(SPLIT_OF)}. Give PFL-DocVQA's own files, or divide them by providers."
     )
-
-
-def _splits_in(array: Path) -> set[str]:
-    return {split_of(array, record) for record in read_records(array, what=WHAT)}
 
 
 def load_clients(path: Path, *, limit: int | None = None) -> dict[str, LazyPages]:

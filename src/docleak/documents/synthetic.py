@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from docleak.documents.fonts import set_line
-from docleak.documents.page import Field, Page, Question, Word
-from docleak.documents.pages import LazyPages, PageEntry
+from docleak.documents.page import Field, Page, Question
+from docleak.documents.pages import LazyPages, PageEntry, grouped
 from docleak.documents.phrasings import PHRASINGS
 from docleak.documents.ranges import MOST_PIXELS
-from docleak.documents.synthetic_layouts import Slot, Template
+from docleak.documents.synthetic_layouts import Template
 from docleak.documents.synthetic_providers import PROVIDERS, provider
 from docleak.documents.synthetic_templates import build_template
 from docleak.documents.synthetic_values import GROUPS, pick
@@ -64,14 +62,6 @@ def _draw_values(template: Template, rng: np.random.Generator) -> dict[str, str]
     return values
 
 
-def _reading_order(words: Sequence[Word], baselines: Sequence[int]) -> list[int]:
-    return sorted(range(len(words)), key=lambda i: (baselines[i], words[i].box[0]))
-
-
-def _fill(image: NDArray[np.uint8], slot: Slot, value: str) -> list[Word]:
-    return list(set_line(image, value, slot.type, slot.start(value), slot.baseline, (0, 0, 0)))
-
-
 def _check(seed: int, split: str, size: tuple[int, int]) -> None:
     faults = []
     if split not in SPLITS:
@@ -107,14 +97,13 @@ def fill_template(template: Template, rng: np.random.Generator, name: str, *, fi
     words, owners = list(template.words), [""] * len(template.words)
     baselines = list(template.baselines)
     for slot in template.slots if filled else ():
-        new = _fill(image, slot, values[slot.key])
+        value = values[slot.key]
+        new = list(set_line(image, value, slot.type, slot.start(value), slot.baseline, (0, 0, 0)))
         words += new
         owners += [slot.key] * len(new)
         baselines += [slot.baseline] * len(new)
-    order = _reading_order(words, baselines)
-    members: dict[str, list[int]] = {}
-    for place, old in enumerate(order):
-        members.setdefault(owners[old], []).append(place)
+    order = sorted(range(len(words)), key=lambda i: (baselines[i], words[i].box[0]))
+    members = grouped(range(len(order)), lambda place: owners[order[place]])
     fields = tuple(
         Field(key, values[key], tuple(members[key])) for key in (s.key for s in template.slots) if key in values
     )

@@ -7,7 +7,7 @@ Layout: ``docs.jsonl`` (doc_id, provider), ``fields.jsonl`` (doc_id, page, field
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from docleak.documents.files import (
     to_box,
 )
 from docleak.documents.page import Field, Page, Question, Word
-from docleak.documents.pages import LazyPages, PageEntry, at_most, read_page
+from docleak.documents.pages import LazyPages, PageEntry, at_most, grouped, read_page
 from docleak.errors import DocumentError
 
 PARTS = ("docs.jsonl", "fields.jsonl", "qa.jsonl", "ocr", "images")
@@ -143,14 +143,6 @@ def _is_span(value: object) -> bool:
     if not isinstance(value, list) or [type(v) for v in value] != [int, int]:
         return False
     return bool(0 <= value[0] < value[1])
-
-
-def grouped(rows: Iterable[Row], name: Callable[[Row], str]) -> dict[str, list[Row]]:
-    """The rows by ``name``, in order of first appearance."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(name(row), []).append(row)
-    return groups
 
 
 def _of_split(root: Path, docs: Sequence[Row], asked: Sequence[Row], split: str | None) -> Sequence[Row]:

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from docleak.errors import ModelError
-from docleak.files import drafted_folder, reported, write_json
 from docleak.models.fedocvqa import FeDocVQA
-from docleak.models.files import tokenizer_of, values_of, weight_files
+from docleak.models.files import new_model, taken, tokenizer_of, values_of, weight_files
 from docleak.models.loading import config_of, split_revision
 from docleak.models.t5 import GIVEN, ReaderConfig, T5Reader
 from docleak.models.vt5 import VT5
@@ -64,9 +63,7 @@ def assemble(
     faults = [*_misfits(kind, text, vision, *values), *_without_weights(text, vision)]
     if not faults:
         faults = [*_tokenizer_faults(text, values[0])]
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        faults.append(f"{out} is there already; expected a new or empty folder")
-    if faults:
+    if faults := [*faults, *filter(None, [taken(out)])]:
         raise ModelError(f"no {architecture} can be assembled: {'; '.join(faults)}.")
     with torch.device("meta"):
         network = kind.adapter.build(ReaderConfig(*_parts(*values), **kind.settings))
@@ -82,9 +79,8 @@ def assemble(
         return card
     config = ReaderConfig(text, vision, seed=seed, **kind.settings)
     model = kind.adapter.joined(config, name=out.name, allow_pickle=allow_pickle)
-    with reported(out), drafted_folder(out) as draft:
+    with new_model(out, card) as draft:
         model.save(str(draft))
-        write_json(draft / "docleak.json", card)
     return card
 
 

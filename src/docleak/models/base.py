@@ -181,6 +181,23 @@ def plain_ids(tokenizer: Any) -> Tensor:
     return torch.tensor([i for i in range(len(tokenizer)) if i not in fixed])
 
 
+def redrawn(ids: Tensor, where: Tensor, tokenizer: Any, generator: torch.Generator) -> Tensor:
+    """Token ids with random ones in the places ``where``, both of one shape; special ones and tags stay."""
+    plain = plain_ids(tokenizer)
+    others = plain[torch.randint(len(plain), ids.shape, generator=generator)]
+    return torch.where(where & torch.isin(ids, plain), others, ids)
+
+
+def spoken(tokenizer: Any, ids: Tensor) -> str:
+    """What token ids (T,) say, without special ones."""
+    return str(tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
+
+
+def asked_about(rows: Tensor, pages: Sequence[int] | None) -> Tensor:
+    """Of rows that are one per page those that the examples ask about, one per example; as in ``loss``."""
+    return rows if pages is None else rows[torch.tensor(pages, device=rows.device)]
+
+
 def mean_per_example(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy over each example's labelled tokens, logits (N, T, V) and labels (N, T) to (N,)."""
     token = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")

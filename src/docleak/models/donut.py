@@ -17,11 +17,13 @@ from docleak.models.base import (
     Answer,
     Encoded,
     Transcript,
+    asked_about,
     mean_per_example,
     normalised,
     pad,
-    plain_ids,
+    redrawn,
     require_size,
+    spoken,
 )
 from docleak.models.files import HALF, drawn_with, image_settings, pretrained, save_network, tokenizer_of
 from docleak.models.stages import Stage
@@ -95,12 +97,8 @@ class Donut:
         """The input with random tokens of equal number for what an adversary does not know (tags stay)."""
         ids = torch.cat([example.tensors["decoder_input_ids"], example.tensors["labels"][-1:]])
         prompt = len(example.tensors["prompt_ids"])
-        plain = plain_ids(self.tokenizer)
-        fixed = ~torch.isin(ids, plain)
-        replaced = plain[torch.randint(len(plain), ids.shape, generator=generator)]
-        unknown = torch.zeros_like(fixed)
-        unknown[:prompt], unknown[prompt:] = question, answer
-        ids = torch.where(unknown & ~fixed, replaced, ids)
+        unknown = torch.tensor([question] * prompt + [answer] * (len(ids) - prompt))
+        ids = redrawn(ids, unknown, self.tokenizer, generator)
         labels = torch.cat([torch.full((prompt - 1,), IGNORED), ids[prompt:]])
         tensors = {"decoder_input_ids": ids[:-1], "labels": labels, "prompt_ids": ids[:prompt]}
         return Encoded(tensors, tuple(self.tokenizer.convert_ids_to_tokens(ids.tolist())))
@@ -139,8 +137,7 @@ class Donut:
         self, encoded: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None, **options: bool
     ) -> tuple[Any, Tensor]:
         device = encoded.device
-        if pages is not None:  # several questions share a page: it was encoded once
-            encoded = encoded[torch.tensor(pages, device=device)]
+        encoded = asked_about(encoded, pages)  # several questions share a page: it was encoded once
         ids = pad([e.tensors["decoder_input_ids"] for e in inputs], self.module.config.pad_token_id, device)
         labels = pad([e.tensors["labels"] for e in inputs], IGNORED, device)
         # Right padding under a causal mask: no mask is needed, padded positions carry no label.
@@ -168,9 +165,7 @@ class Donut:
     @torch.no_grad()
     def answer(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> list[Answer]:
         """Greedy decoding, all examples at once; confidence is the product of the chosen tokens' probabilities."""
-        encoded = self.project(self.encoded(pixels))
-        if pages is not None:
-            encoded = encoded[torch.tensor(pages, device=encoded.device)]
+        encoded = asked_about(self.project(self.encoded(pixels)), pages)
         return self._decode(encoded, [e.tensors["prompt_ids"] for e in inputs])
 
     def _decode(self, encoded: Tensor, prompts: Sequence[Tensor]) -> list[Answer]:
@@ -206,10 +201,7 @@ class Donut:
                 fed = given[:, place, None].where((place < starts)[:, None], fed)
             ids = torch.cat([ids, fed], 1)
         rows = zip(ids.cpu(), starts.tolist(), written.tolist(), confidence.tolist(), strict=True)
-        return [Answer(self._text(row[start : start + size]), c) for row, start, size, c in rows]
-
-    def _text(self, ids: Tensor) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True)).strip()
+        return [Answer(spoken(self.tokenizer, row[start : start + size]), c) for row, start, size, c in rows]
 
     def stage(self, parameter_name: str) -> Stage:
         if parameter_name.startswith("encoder."):

@@ -20,7 +20,16 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.files import parse_json, quietly, read_json_object, shaped, write_atomically, write_json
+from docleak.files import (
+    drafted_folder,
+    parse_json,
+    quietly,
+    read_json_object,
+    reported,
+    shaped,
+    write_atomically,
+    write_json,
+)
 from docleak.models.device import seed_torch
 from docleak.models.loading import loadable, split_revision
 
@@ -55,7 +64,7 @@ def image_settings(
     them otherwise, gets the mean and deviation that do the same to pixels in [0, 1]. Raises ModelError for a file that
     is not JSON or holds impossible values.
     """
-    for path in _settings_files(source, revision):
+    for path in filter(None, [optional_file(source, name, revision=revision) for name in FILES]):
         try:
             values = parse_json(path.read_text(encoding="utf-8"), strict=False)
         except ValueError as error:
@@ -91,10 +100,6 @@ def _normalisation(
     if abs(factor - 1) < 1e-9:
         return mean, std
     return tuple(value / factor for value in mean), tuple(value / factor for value in std)
-
-
-def _settings_files(source: str, revision: str | None) -> list[Path]:
-    return [path for name in FILES if (path := optional_file(source, name, revision=revision))]
 
 
 def tokenizer_of(source: str, *, revision: str | None = None, kind: str = "AutoTokenizer") -> Any:
@@ -226,6 +231,20 @@ def drawn_with(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed)
         yield
+
+
+def taken(out: Path) -> str:
+    """Why no model can be written to ``out``, as a phrase; "" where there is nothing, or an empty folder."""
+    held = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    return f"{out} is there already; expected a new or empty folder" if held else ""
+
+
+@contextmanager
+def new_model(out: Path, card: Mapping[str, Any]) -> Iterator[Path]:
+    """A folder for a model's files, which appears as ``out`` whole or not at all, with the card (docleak.json)."""
+    with reported(out), drafted_folder(out) as draft:
+        yield draft
+        write_json(draft / "docleak.json", dict(card))
 
 
 def values_of(config: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,21 @@ from torch import Tensor
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question, Word
 from docleak.errors import ModelError
-from docleak.models.base import IGNORED, Answer, Encoded, Transcript, normalised, pad, plain_ids, require_size
+from docleak.models.base import (
+    IGNORED,
+    Answer,
+    Encoded,
+    Transcript,
+    asked_about,
+    normalised,
+    pad,
+    redrawn,
+    require_size,
+    spoken,
+)
 from docleak.models.files import (
     HALF,
+    ImageSettings,
     image_settings,
     pretrained_but,
     require_weights,
@@ -42,6 +54,9 @@ class LayoutLMv3:
 
     architecture = "layoutlmv3"
     drawn = ""
+    #: The class in ``transformers``, and whether it looks at pictures.
+    network = "LayoutLMv3ForQuestionAnswering"
+    sees = True
 
     def __init__(
         self,
@@ -69,12 +84,10 @@ class LayoutLMv3:
 
     def encode(self, page: Page, question: Question) -> Encoded:
         self._check_length(question)
-        words = [w.text for w in page.words] or [""]
-        scale = (1000 / page.width, 1000 / page.height) * 2
-        boxes = [[min(1000, max(0, int(v * s))) for v, s in zip(w.box, scale, strict=True)] for w in page.words]
+        words, boxes = words_and_boxes(page)
         out = self.tokenizer(
-            question.text, words, boxes=boxes or [[0, 0, 0, 0]], truncation="only_second", max_length=self.max_tokens
-        )
+            question.text, words, boxes=boxes, truncation="only_second", max_length=self.max_tokens
+        )  # fmt: skip
         start, end = self._span(page, question, out.word_ids(), out.sequence_ids())
         tensors = {
             "input_ids": torch.tensor(out["input_ids"]),
@@ -143,9 +156,7 @@ class LayoutLMv3:
         ids, on_page = tensors["input_ids"].clone(), tensors["word_ids"] >= 0
         shown = example.tokens
         if question:
-            plain = plain_ids(self.tokenizer)
-            drawn = plain[torch.randint(len(plain), ids.shape, generator=generator)]
-            tensors["input_ids"] = torch.where(torch.isin(ids, plain) & ~on_page, drawn, ids)
+            tensors["input_ids"] = redrawn(ids, ~on_page, self.tokenizer, generator)
             shown = (*self.tokenizer.convert_ids_to_tokens(tensors["input_ids"].tolist()), *shown[len(ids) :])
         if answer:
             tokens = on_page.nonzero().flatten()
@@ -161,38 +172,35 @@ class LayoutLMv3:
         for word in sorted({int(w) for w in places if w >= 0}):
             tokens = (places == word).nonzero().flatten()
             x0, y0, x1, y1 = (float(edge) / 1000 for edge in example.tensors["bbox"][tokens[0]])
-            text = self._text(ids[tokens])
+            text = spoken(self.tokenizer, ids[tokens])
             words.append(Word(text, (x0 * width, y0 * height, x1 * width, y1 * height)))
             if bool(((tokens >= first) & (tokens <= last)).any()):
                 answer.append(text)
-        return Transcript(self._text(ids[places < 0]), " ".join(answer), tuple(words))
-
-    def _text(self, ids: Tensor) -> str:
-        return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
+        return Transcript(spoken(self.tokenizer, ids[places < 0]), " ".join(answer), tuple(words))
 
     def normalise(self, pixels: Tensor) -> Tensor:
         return normalised(pixels, self._mean, self._std)
 
-    def _logits(self, pixels: Tensor | None, inputs: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
+    def output(self, pixels: Tensor | None, inputs: Sequence[Encoded]) -> Any:
+        """What the network makes of padded inputs, and of pixels (B, 3, H, W) where there are any and it sees."""
         device = next(self.module.parameters()).device
-        ids = pad([e.tensors["input_ids"] for e in inputs], self.module.config.pad_token_id, device)
-        boxes = pad([e.tensors["bbox"] for e in inputs], 0, device)
-        there = pad([torch.ones_like(e.tensors["input_ids"]) for e in inputs], 0, device)
-        mask = pad([(e.tensors["word_ids"] != PADDING).long() for e in inputs], 0, device)
-        out = self.module(
-            input_ids=ids,
-            bbox=boxes,
-            attention_mask=mask,
-            pixel_values=None if pixels is None else self.normalise(pixels),
+        seen = {"pixel_values": self.normalise(pixels)} if pixels is not None and self.sees else {}
+        return self.module(
+            input_ids=pad([e.tensors["input_ids"] for e in inputs], self.module.config.pad_token_id, device),
+            bbox=pad([e.tensors["bbox"] for e in inputs], 0, device),
+            attention_mask=pad([(e.tensors["word_ids"] != PADDING).long() for e in inputs], 0, device),
+            **seen,
         )
+
+    def _logits(self, pixels: Tensor | None, inputs: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
+        out = self.output(pixels, inputs)
+        there = pad([torch.ones_like(e.tensors["input_ids"]) for e in inputs], 0, out.start_logits.device)
         # The head also scores the visual tokens behind the text, as in transformers.
         hidden = F.pad(there == 0, (0, out.start_logits.shape[1] - there.shape[1]))
         return out.start_logits.masked_fill(hidden, -1e4), out.end_logits.masked_fill(hidden, -1e4)
 
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
-        if pages is not None:
-            pixels = pixels[torch.tensor(pages, device=pixels.device)]
-        return self._span_loss(*self._logits(pixels, inputs), inputs)
+        return self._span_loss(*self._logits(asked_about(pixels, pages), inputs), inputs)
 
     def text_loss(self, inputs: Sequence[Encoded]) -> Tensor:
         """``loss`` without the picture, four times as fast; pretraining begins with it."""
@@ -208,9 +216,7 @@ class LayoutLMv3:
     @torch.no_grad()
     def answer(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> list[Answer]:
         """The best span of words; confidence is the product of its two softmax values."""
-        if pages is not None:
-            pixels = pixels[torch.tensor(pages, device=pixels.device)]
-        start, end = (x.softmax(-1).cpu() for x in self._logits(pixels, inputs))
+        start, end = (x.softmax(-1).cpu() for x in self._logits(asked_about(pixels, pages), inputs))
         return [self._best_span(start[i], end[i], e) for i, e in enumerate(inputs)]
 
     @staticmethod
@@ -228,10 +234,10 @@ class LayoutLMv3:
         return Answer(" ".join(words[w] for w in indices), float(score[i, j]))
 
     def stage(self, parameter_name: str) -> Stage:
-        name = parameter_name.removeprefix("layoutlmv3.")
+        name = parameter_name.removeprefix("layoutlmv3.").removeprefix("lilt.")
         if name.startswith(("patch_embed.", "cls_token", "pos_embed", "norm.")):
             return "vision"
-        if name.startswith("embeddings."):
+        if name.startswith(("embeddings.", "layout_embeddings.")):  # of words or boxes alone
             return "text"
         return "output" if name.startswith(("qa_outputs", "classifier")) else "fusion"
 
@@ -241,35 +247,53 @@ class LayoutLMv3:
         width, height = self.image_size
         save_network(self.module, directory)
         self.tokenizer.save_pretrained(directory)
-        LayoutLMv3ImageProcessorPil(
-            apply_ocr=False,
-            size={"height": height, "width": width},
-            image_mean=list(self._mean),
-            image_std=list(self._std),
-        ).save_pretrained(directory)
+        if self.sees:
+            LayoutLMv3ImageProcessorPil(
+                apply_ocr=False,
+                size={"height": height, "width": width},
+                image_mean=list(self._mean),
+                image_std=list(self._std),
+            ).save_pretrained(directory)
 
     @classmethod
     def load(
         cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None,
         seed: int = 0,
-    ) -> LayoutLMv3:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """Load from a directory or hub name (eager attention), at no other ``image_size`` than the checkpoint's own.
 
         A checkpoint without any head, as layoutlmv3-base is published, gets one drawn with ``seed``: see ``drawn``. One
         that was saved with a head, of whatever task, must have this one.
         """
-        from transformers import LayoutLMv3ForQuestionAnswering
+        import transformers
 
         from docleak.models.fast import quicken
 
+        network = getattr(transformers, cls.network)
         module, drawn = pretrained_but(
-            LayoutLMv3ForQuestionAnswering, source, head="qa_outputs.", revision=revision, allow_pickle=True, seed=seed
-        )
+            network, source, head="qa_outputs.", revision=revision, allow_pickle=True, seed=seed
+        )  # fmt: skip
         if any("For" in kind for kind in module.config.architectures or ()):
             require_weights(source, module, drawn)
-        settings = image_settings(source, revision=revision)
-        tokenizer = tokenizer_of(source, revision=revision)
-        model = cls(quicken(module.to(device).eval()), tokenizer, mean=settings.mean, std=settings.std, name=name)
+        model = cls.around(quicken(module) if cls.sees else module, source, name, device, revision, image_size)
         model.drawn = told_drawn(name, module, drawn, seed=seed)
+        return model
+
+    @classmethod
+    def around(
+        cls, module: Any, source: str, name: str, device: torch.device, revision: str | None,
+        image_size: tuple[int, int] | None,
+    ) -> Self:  # fmt: skip
+        """The adapter of a network that was loaded, with the tokenizer and the settings of pictures beside it."""
+        settings = image_settings(source, revision=revision) if cls.sees else ImageSettings()
+        tokenizer = tokenizer_of(source, revision=revision)
+        model = cls(module.to(device).eval(), tokenizer, mean=settings.mean, std=settings.std, name=name)
         require_size(name, image_size, model.image_size)
         return model
+
+
+def words_and_boxes(page: Page) -> tuple[list[str], list[list[int]]]:
+    """The words as tokenizers take them, with boxes in 0..1000; of a page without any one word without letters."""
+    scale = (1000 / page.width, 1000 / page.height) * 2
+    boxes = [[min(1000, max(0, int(v * s))) for v, s in zip(w.box, scale, strict=True)] for w in page.words]
+    return [w.text for w in page.words] or [""], boxes or [[0, 0, 0, 0]]

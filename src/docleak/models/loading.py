@@ -20,7 +20,6 @@ from docleak.models.device import pick_device
 from docleak.models.published.made import asked_for, made_at
 from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.models.sizes import parse_size
-from docleak.models.vlm.families import is_vision_language
 from docleak.registry import Given, resolve
 from docleak.spec import nearest
 
@@ -37,6 +36,8 @@ ARCHITECTURES: dict[str, str] = {
     "pix2struct": "docleak.models.vlm.pix2struct:Pix2Struct",
     "vision-language model": "docleak.models.vlm.model:VisionLanguage",
 }
+#: Families that transformers counts among vision-language models and docleak refuses, and why.
+REFUSED = {"kosmos-2.5": "its processor normalises every page by its own contrast"}
 #: What finds adapters on a model in a folder, and what loads the model with them.
 ADAPTERS, ADAPTED = "docleak.models.lora:adapter_file", "docleak.models.lora:load_adapted"
 FILES = "the files save_pretrained writes: config.json, model.safetensors, and the tokenizer's files"
@@ -221,6 +222,8 @@ def config_at(where: str, revision: str | None, source: str) -> dict[str, Any]:
 
 
 def _architecture(config: dict[str, Any], source: str) -> str:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
     kind = config.get("model_type")
     tags = [name for name in config.get("architectures") or () if str(name).endswith("ForTokenClassification")]
     if kind in ("layoutlmv3", "lilt") and tags:
@@ -233,7 +236,9 @@ def _architecture(config: dict[str, Any], source: str) -> str:
     inner = [part.get("model_type") if isinstance(part, dict) else None for part in parts]
     if kind == "vision-encoder-decoder" and inner[0] == "donut-swin":
         return "donut"
-    if is_vision_language(str(kind)):
+    if str(kind) in REFUSED:
+        raise ModelError(f"a model of the family {kind} is not taken: {REFUSED[str(kind)]}.")
+    if str(kind) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and kind != "vision-encoder-decoder":
         return "vision-language model"
     architecture = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")
     raise ModelError(

@@ -12,9 +12,9 @@ from typing import Any
 from docleak import spec
 from docleak.documents.ranges import SEED
 from docleak.errors import ModelError
-from docleak.files import drafted_folder, read_json_object, reported, write_json
+from docleak.files import read_json_object
 from docleak.models.base import DocumentModel, trainable
-from docleak.models.files import drawn_with, optional_file
+from docleak.models.files import drawn_with, new_model, optional_file, taken
 from docleak.models.loading import config_of, load_model, loadable, short_name
 
 #: The file that makes a folder one of adapters.
@@ -63,8 +63,8 @@ def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
     A is drawn with ``seed`` and B is 0, as in ``peft``: the model answers as before, and a first gradient moves B
     alone. Raises ModelError where no layer has a target's name, and for networks that are not transformers' own.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ModelError(f"{out} is there already; expected a new or empty folder.")
+    if fault := taken(out):
+        raise ModelError(f"{fault}.")
     peft = load_peft()
     model = load_model(source)
     _require_plain(model, source)
@@ -74,7 +74,8 @@ def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
     module: Any = model.module
     with drawn_with(seed), loadable(f"adapters of {source!r}", expected=_expected(model, lora)):
         module.add_adapter(config)
-    module.peft_config["default"].base_model_name_or_path = str(Path(source).resolve()) if _local(source) else source
+    local = Path(source).expanduser().is_dir()
+    module.peft_config["default"].base_model_name_or_path = str(Path(source).resolve()) if local else source
     sent = sum(parameter.numel() for _, parameter in trainable(module))
     card = {
         "recipe": f"LoRA of rank {lora.r} on {short_name(source)}, drawn with seed {seed}",
@@ -86,9 +87,8 @@ def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
         "trainable": sent,
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
     }
-    with reported(out), drafted_folder(out) as draft:
+    with new_model(out, card) as draft:
         model.save(str(draft))
-        write_json(draft / "docleak.json", card)
     return card
 
 
@@ -138,10 +138,6 @@ def load_adapted(file: Path, source: str, where: str, revision: str | None, **op
     module.to(device).eval()
     model.name = short_name(source)
     return model
-
-
-def _local(source: str) -> bool:
-    return Path(source).expanduser().is_dir()
 
 
 def _require_plain(model: DocumentModel, source: str) -> None:

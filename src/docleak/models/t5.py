@@ -22,6 +22,7 @@ from docleak.models.base import (
     normalised,
     pad,
     require_size,
+    spoken,
 )
 from docleak.models.files import (
     HALF,
@@ -280,7 +281,7 @@ class T5Reader(WordsBeside):
                 break
             token = best[:, None]
         ids = torch.stack(written, 1).cpu()
-        return [Answer(self._text(row), float(c)) for row, c in zip(ids, confidence, strict=True)]
+        return [Answer(spoken(self.tokenizer, row), float(c)) for row, c in zip(ids, confidence, strict=True)]
 
     def stage(self, parameter_name: str) -> Stage:
         """Decoder block 0's self-attention sees the answer alone and counts as text, as does the (tied) vocabulary."""

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from docleak.documents.page import Page, Question
-from docleak.models.base import IGNORED, Answer, Encoded, Transcript, mean_per_example, pad, require_size
+from docleak.models.base import IGNORED, Answer, Encoded, Transcript, asked_about, mean_per_example, pad
 from docleak.models.encoders.finished import tags_of
 from docleak.models.encoders.tasks import entities_of
-from docleak.models.files import image_settings, pretrained, tokenizer_of
-from docleak.models.layoutlmv3 import PADDING, LayoutLMv3
+from docleak.models.files import pretrained
+from docleak.models.layoutlmv3 import LayoutLMv3, words_and_boxes
 from docleak.models.lilt import Lilt
 from docleak.models.loading import config_at
 
@@ -48,10 +48,8 @@ class Tagger(LayoutLMv3):
         return tags_of({"id2label": self.module.config.id2label}, self.name)
 
     def encode(self, page: Page, question: Question) -> Encoded:
-        words = [w.text for w in page.words] or [""]
-        scale = (1000 / page.width, 1000 / page.height) * 2
-        boxes = [[min(1000, max(0, int(v * s))) for v, s in zip(w.box, scale, strict=True)] for w in page.words]
-        out = self.tokenizer(words, boxes=boxes or [[0, 0, 0, 0]], truncation=True, max_length=self.max_tokens)
+        words, boxes = words_and_boxes(page)
+        out = self.tokenizer(words, boxes=boxes, truncation=True, max_length=self.max_tokens)
         kinds, tags = self.kinds, [0] * len(words)
         for entity in entities_of(page):
             if entity.label in kinds:
@@ -98,21 +96,12 @@ class Tagger(LayoutLMv3):
 
     def _scores(self, pixels: Tensor | None, inputs: Sequence[Encoded]) -> Tensor:
         """(B, T, labels), of the text alone."""
-        device = next(self.module.parameters()).device
-        network: Any = self.module
-        seen = {"pixel_values": self.normalise(pixels)} if pixels is not None and getattr(self, "sees", True) else {}
-        out = network(
-            input_ids=pad([e.tensors["input_ids"] for e in inputs], network.config.pad_token_id, device),
-            bbox=pad([e.tensors["bbox"] for e in inputs], 0, device),
-            attention_mask=pad([(e.tensors["word_ids"] != PADDING).long() for e in inputs], 0, device), **seen,
-        )  # fmt: skip
-        scores: Tensor = out.logits[:, : max(len(e.tensors["input_ids"]) for e in inputs)]
+        longest = max(len(e.tensors["input_ids"]) for e in inputs)
+        scores: Tensor = self.output(pixels, inputs).logits[:, :longest]
         return scores
 
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
-        if pages is not None:
-            pixels = pixels[torch.tensor(pages, device=pixels.device)]
-        return self._tag_loss(pixels, inputs)
+        return self._tag_loss(asked_about(pixels, pages), inputs)
 
     def text_loss(self, inputs: Sequence[Encoded]) -> Tensor:
         return self._tag_loss(None, inputs)
@@ -124,9 +113,7 @@ class Tagger(LayoutLMv3):
     @torch.no_grad()
     def answer(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> list[Answer]:
         """The words that are tagged with the kind asked for; confidence is the mean of their likeliest tags' shares."""
-        if pages is not None:
-            pixels = pixels[torch.tensor(pages, device=pixels.device)]
-        best = self._scores(pixels, inputs).softmax(-1).max(-1)
+        best = self._scores(asked_about(pixels, pages), inputs).softmax(-1).max(-1)
         answers = []
         for share, label, example in zip(best.values.cpu(), best.indices.cpu(), inputs, strict=True):
             length, labelled = len(example.tensors["word_ids"]), example.tensors["labels"] != IGNORED
@@ -146,11 +133,7 @@ class Tagger(LayoutLMv3):
 
         tags_of(config_at(source, revision, source), name)
         module = pretrained(getattr(t, cls.network), source, revision=revision, allow_pickle=True)
-        settings = image_settings(source, revision=revision) if getattr(cls, "sees", True) else None
-        shown = {"mean": settings.mean, "std": settings.std} if settings else {}
-        model = cls(quicken(module.to(device).eval()), tokenizer_of(source, revision=revision), name=name, **shown)
-        require_size(name, image_size, model.image_size)
-        return model
+        return cls.around(quicken(module), source, name, device, revision, image_size)
 
 
 class LiltTagger(Tagger, Lilt):

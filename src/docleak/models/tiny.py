@@ -12,6 +12,7 @@ import torch
 from docleak.documents.page import Page
 from docleak.models.donut import Donut
 from docleak.models.fedocvqa import FeDocVQA
+from docleak.models.files import drawn_with
 from docleak.models.layoutlmv3 import LayoutLMv3
 from docleak.models.start import spread, spread_reader
 from docleak.models.t5 import PROMPT, ReaderConfig, T5Network
@@ -180,8 +181,7 @@ def _text(tokenizer: Any) -> dict[str, Any]:
 
 
 def _drawn(build: Callable[[ReaderConfig], T5Network], config: ReaderConfig, seed: int) -> T5Network:
-    with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
-        torch.manual_seed(seed)
+    with drawn_with(seed):
         module = build(config)
     spread_reader(module, generator=torch.Generator().manual_seed(seed))
     return module.eval()

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from docleak.documents.page import Page, Word
-from docleak.models.base import Encoded, Transcript, plain_ids
+from docleak.models.base import Encoded, Transcript, redrawn, spoken
 
 #: ``word_ids`` of tokens that stand for no word of the page: the question's, and the prompt's around it.
 QUESTION, FRAME = -1, -2
@@ -40,16 +39,11 @@ class WordsBeside:
     def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
         """The input with random tokens of equal number for what an adversary does not know (prompt and end stay)."""
         tensors = dict(example.tensors)
-        plain = plain_ids(self.tokenizer)
-
-        def drawn(ids: Tensor, where: Tensor) -> Tensor:
-            other = plain[torch.randint(len(plain), ids.shape, generator=generator)]
-            return torch.where(where & torch.isin(ids, plain), other, ids)
-
+        ids, said = tensors["input_ids"], tensors["labels"]
         if question:
-            tensors["input_ids"] = drawn(tensors["input_ids"], tensors["word_ids"] == QUESTION)
+            tensors["input_ids"] = redrawn(ids, tensors["word_ids"] == QUESTION, self.tokenizer, generator)
         if answer:
-            tensors["labels"] = drawn(tensors["labels"], torch.ones_like(tensors["labels"], dtype=torch.bool))
+            tensors["labels"] = redrawn(said, torch.ones_like(said, dtype=torch.bool), self.tokenizer, generator)
         shown = tuple(self.tokenizer.convert_ids_to_tokens(tensors["input_ids"].tolist()))
         return replace(example, tensors=tensors, tokens=shown)
 
@@ -60,8 +54,9 @@ class WordsBeside:
         for word in sorted({int(owner) for owner in owners if owner >= 0}):
             tokens = (owners == word).nonzero().flatten()
             x0, y0, x1, y1 = (float(edge) / self.box_scale for edge in example.tensors["bbox"][tokens[0]])
-            words.append(Word(self._text(ids[tokens]), (x0 * width, y0 * height, x1 * width, y1 * height)))
-        return Transcript(self._text(ids[owners == QUESTION]), self._text(example.tensors["labels"]), tuple(words))
-
-    def _text(self, ids: Tensor) -> str:
-        return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
+            text = spoken(self.tokenizer, ids[tokens])
+            words.append(Word(text, (x0 * width, y0 * height, x1 * width, y1 * height)))
+        question, answer = (
+            spoken(self.tokenizer, said) for said in (ids[owners == QUESTION], example.tensors["labels"])
+        )
+        return Transcript(question, answer, tuple(words))

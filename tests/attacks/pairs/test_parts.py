@@ -13,13 +13,12 @@ import torch.nn.functional as F
 
 from docleak.attacks.gradients.matching import dummy_of, squared
 from docleak.attacks.gradients.solvers import Adam
-from docleak.attacks.pairs import moves
+from docleak.attacks.pairs import text
 from docleak.attacks.pairs.align import Refinement, align, losses_of, partners, pull, similarity, weights_of
 from docleak.attacks.pairs.labels import _counted, labels_of
 from docleak.attacks.pairs.matching import layer_cosine, layer_norms, quality, squared_and_absolute
-from docleak.attacks.pairs.moves import Moves, candidates_of, distances, rearranged
 from docleak.attacks.pairs.sentence import Sentences
-from docleak.attacks.pairs.text import TextAttack, _Search
+from docleak.attacks.pairs.text import Moves, TextAttack, _Search, candidates_of, distances, rearranged
 from docleak.attacks.pairs.view import PairView, inputs_of, word_table, words_in
 from docleak.errors import AttackError, GradientError
 
@@ -126,7 +125,7 @@ def test_candidates_whose_gradients_do_not_fit_are_scored_in_smaller_passes(
     monkeypatch.setattr(torch.func, "vmap", counted)
     one = sum(4 * value.numel() for value in view.gradient.values())
     for room, expected in ((2 * one, [2, 2, 1]), (one // 2, [1] * 5), (100 * one, [4, 1])):
-        monkeypatch.setattr(moves, "ROOM", room)
+        monkeypatch.setattr(text, "ROOM", room)
         passes.clear()
         assert distances(view, inputs, layer_cosine(view), batches, chunk=4) == pytest.approx(whole, abs=1e-5)
         assert passes == expected

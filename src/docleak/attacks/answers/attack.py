@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from docleak.attacks.answers.features import GROUPS, FeatureTable
 from docleak.attacks.answers.membership import ApkConfig, AzkConfig, Guess, apk, azk, cls1, cls2, hard_vote
 from docleak.attacks.asking import called, checked, is_own, odd_scores, type_said
+from docleak.attacks.protocol import Described
 from docleak.errors import AttackError
 
 EXPECTED = (
@@ -29,19 +30,13 @@ class ProvidersView:
 
 
 @runtime_checkable
-class AnswersAttack(Protocol):
+class AnswersAttack(Described, Protocol):
     """What every attack on answers offers.
 
     ``groups`` are the features that it looks at, with those of the memorisation test too if it ``votes``; ``known`` is
     the share of the providers whose membership it is told; ``setting`` says what it knows, as the paper's column does.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def paper(self) -> str: ...
-    @property
-    def summary(self) -> str: ...
     @property
     def groups(self) -> tuple[str, ...]: ...
     @property
@@ -64,6 +59,7 @@ class MembershipAttack:
     has no forest, takes no other number.
     """
 
+    paper: ClassVar[str] = "Tito et al. (2024)"
     kind: str = "azk"
     groups: tuple[str, ...] = ("G1",)
     columns: tuple[str, ...] = ()
@@ -91,10 +87,6 @@ class MembershipAttack:
     @property
     def name(self) -> str:
         return self.kind.upper() + ("+CLS1+CLS2" if self.votes else "")
-
-    @property
-    def paper(self) -> str:
-        return "Tito et al. (2024)"
 
     @property
     def summary(self) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from docleak.documents.pages import grouped
 from docleak.errors import AttackError
 
 #: The groups of section 5.2.2, by column. They need the text (G1), its loss and confidence (G2), the public model (G3),
@@ -145,10 +146,7 @@ def provider_features(
 
 
 def _by_provider(replies: Sequence[Reply]) -> dict[str, list[Reply]]:
-    groups: dict[str, list[Reply]] = {}
-    for reply in replies:
-        groups.setdefault(reply.provider, []).append(reply)
-    return dict(sorted(groups.items()))
+    return dict(sorted(grouped(replies, lambda reply: reply.provider).items()))
 
 
 def _means(groups: Mapping[str, Sequence[Reply]]) -> dict[str, NDArray[np.float64]]:

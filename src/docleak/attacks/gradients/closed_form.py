@@ -27,7 +27,7 @@ from docleak.attacks.gradients.engine import (
     explained_share,
     inference_mode_of,
 )
-from docleak.attacks.gradients.matching import dummy_of, relative
+from docleak.attacks.gradients.matching import distance_at
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
@@ -78,7 +78,7 @@ class ClosedForm:
         with inference_mode_of(view):
             explained = explained_share(view, known, pixels)
         evaluations, history = 0, _NO_HISTORY
-        if bool((knowledge.private & ~determined).any()) and budget > self._draws:
+        if bool((knowledge.private & ~determined).any()) and budget > self.refine.draws:
             refined = self.refine.run(
                 view, known, budget=budget, generator=generator, on_evaluation=on_evaluation, start_at=pixels
             )
@@ -106,14 +106,9 @@ class ClosedForm:
                 explained = explained_share(view, knowledge, pixels)
             seconds = time.perf_counter() - started
             return Finding(pixels, _misfit(view, knowledge, pixels), explained, 0, seconds)
-        if budget > self._draws:
+        if budget > self.refine.draws:
             return self.refine.run(view, knowledge, budget=budget, generator=generator, on_evaluation=on_evaluation)
         return Finding(knowledge.template, _misfit(view, knowledge, knowledge.template), 0.0, 0, 0.0)
-
-    @property
-    def _draws(self) -> int:
-        """Evaluations that the refining attack spends before it begins."""
-        return 0 if self.refine.matching else 1 + self.refine.whitening.draws
 
 
 def _outweighing(view: GradientView, knowledge: Knowledge) -> Tensor | None:
@@ -131,7 +126,7 @@ def _outweighing(view: GradientView, knowledge: Knowledge) -> Tensor | None:
 
 def _inputs(view: GradientView, knowledge: Knowledge) -> Sequence[Encoded]:
     """The text to explain the gradient with: what is known, or what the gradient says where that is made up."""
-    if knowledge.text_recovered or (knowledge.question_known and knowledge.answer_known and knowledge.words_known):
+    if knowledge.text_known:
         return knowledge.inputs
     try:
         recovered = recover_text(view, knowledge.template, knowledge.private)
@@ -143,8 +138,7 @@ def _inputs(view: GradientView, knowledge: Knowledge) -> Sequence[Encoded]:
 def _misfit(view: GradientView, knowledge: Knowledge, pixels: Tensor) -> float:
     """The relative distance to the observed gradient."""
     with inference_mode_of(view):
-        dummy = dummy_of(view, pixels, knowledge.inputs, create_graph=False)
-    return float(relative(view)(view.as_sent(dummy)))
+        return distance_at(view, pixels, knowledge.inputs)
 
 
 ATTACK = ClosedForm(

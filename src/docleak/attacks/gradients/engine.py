@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Literal, Protocol
 
@@ -19,8 +19,8 @@ from docleak.attacks.gradients.matching import (
     Distance,
     Gradient,
     cosine,
+    distance_at,
     dummy_of,
-    relative,
     squared,
     squared_and_cosine,
     squared_and_cosine_of_all,
@@ -135,12 +135,17 @@ class GradientAttack:
                 f"attack {self.name!r}: Levenberg-Marquardt asks one graph for many products; leave recompute out."
             )
 
+    @property
+    def draws(self) -> int:
+        """First-order gradients that whitening takes of each round before the search begins."""
+        return 0 if self.matching is not None else 1 + self.whitening.draws
+
     def least_budget(self, rounds: int = 1) -> int:
         """The fewest gradient evaluations that it can start with, on a view of so many ``rounds``."""
         if self.solver is None:
             return 1
         matched = rounds if self.rounds == "all" else 1
-        return matched * (1 if self.matching is not None else 2 + self.whitening.draws)
+        return matched * (1 + self.draws)
 
     def run(
         self,
@@ -196,38 +201,37 @@ class Surface(Protocol):
     def pixels(self, unknowns: Tensor) -> Tensor: ...
 
 
+@dataclass(eq=False)
 class Pursuit:
     """State of one run: the budget spent, and the unknowns to return: the best by the attack's own matching loss, or
     the last."""
 
-    def __init__(
-        self,
-        attack: GradientAttack,
-        view: GradientView,
-        knowledge: Knowledge,
-        canvas: Surface,
-        report: OnEvaluation,
-        guide: Guide | None = None,
-    ) -> None:
-        self.attack, self.knowledge, self.canvas, self.report = attack, knowledge, canvas, report
-        self.sent = view.rounds if attack.rounds == "all" else (view.largest,)
-        self.views = tuple(map(shallow, self.sent)) if attack.layers == "shallow" else self.sent
-        self.guide = guide
-        if guide is not None and isinstance(attack.solver, LevenbergMarquardt):
-            raise AttackError(f"attack {attack.name!r}: Levenberg-Marquardt minimises squares and takes no guide.")
-        self.evaluations = 0
-        self.best_loss = self.best_whole = float("inf")
-        self.best: Tensor | None = None
-        self.history: list[tuple[int, float]] = []
-        #: (evaluation, loss) each time that the matching loss was below half of the one before.
-        self.halvings: list[tuple[int, float]] = []
-        self.whiteners: list[Mapping[str, Whitener]] = []
-        self.distances: list[Distance] = []
+    attack: GradientAttack
+    view: InitVar[GradientView]
+    knowledge: Knowledge
+    canvas: Surface
+    report: OnEvaluation
+    guide: Guide | None = None
+    evaluations: int = 0
+    best_loss: float = float("inf")
+    best_whole: float = float("inf")
+    best: Tensor | None = None
+    history: list[tuple[int, float]] = field(default_factory=list)
+    #: (evaluation, loss) each time that the matching loss was below half of the one before.
+    halvings: list[tuple[int, float]] = field(default_factory=list)
+    whiteners: list[Mapping[str, Whitener]] = field(default_factory=list)
+    distances: list[Distance] = field(default_factory=list)
+
+    def __post_init__(self, view: GradientView) -> None:
+        self.sent = view.rounds if self.attack.rounds == "all" else (view.largest,)
+        self.views = tuple(map(shallow, self.sent)) if self.attack.layers == "shallow" else self.sent
+        if self.guide is not None and isinstance(self.attack.solver, LevenbergMarquardt):
+            raise AttackError(f"attack {self.attack.name!r}: Levenberg-Marquardt minimises squares and takes no guide.")
 
     def pursue(self, start: Tensor, budget: int, generator: torch.Generator) -> Tensor:
         if self.attack.solver is None:
             return start
-        drawn = 0 if self.attack.matching is not None else len(self.views) * (1 + self.attack.whitening.draws)
+        drawn = len(self.views) * self.attack.draws
         left = (budget - self.evaluations - drawn) // len(self.views)
         if left < 1:
             apiece = "" if len(self.views) == 1 else f", and a step takes one in each of {len(self.views)} rounds"
@@ -334,11 +338,5 @@ def inference_mode_of(view: GradientView) -> Iterator[None]:
 def explained_share(view: GradientView, knowledge: Knowledge, pixels: Tensor) -> float:
     """1 - distance(reconstruction) / distance(template), both to the observed gradient; ``knowledge`` says which
     template the adversary had."""
-    distance = relative(view)
-
-    def at(image: Tensor) -> float:
-        dummy = dummy_of(view, image, knowledge.inputs, create_graph=False)
-        return float(distance(view.as_sent(dummy)))
-
-    blank = at(knowledge.template)
-    return 1 - at(pixels) / blank if blank > 0 else 0.0
+    blank = distance_at(view, knowledge.template, knowledge.inputs)
+    return 1 - distance_at(view, pixels, knowledge.inputs) / blank if blank > 0 else 0.0

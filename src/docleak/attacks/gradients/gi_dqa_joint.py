@@ -27,8 +27,21 @@ from docleak.attacks.gradients.engine import (
     explained_share,
     inference_mode_of,
 )
-from docleak.attacks.gradients.joint.drawing import Ink, Line, Way, dressed, faces, ink_of, other_weights, rank, set_in
-from docleak.attacks.gradients.joint.places import boxes_of, private_lines, regions, touched
+from docleak.attacks.gradients.joint.drawing import (
+    Ink,
+    Line,
+    Way,
+    boxes_of,
+    dressed,
+    faces,
+    ink_of,
+    other_weights,
+    private_lines,
+    rank,
+    regions,
+    set_in,
+    touched,
+)
 from docleak.attacks.gradients.matching import dummy_of, relative
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.protocol import require_evaluations
@@ -118,7 +131,7 @@ class JointAttack:
     @property
     def _draws(self) -> int:
         """Evaluations that the refining attack spends before it begins."""
-        return 0 if self.refine is None or self.refine.matching else 1 + self.refine.whitening.draws
+        return 0 if self.refine is None else self.refine.draws
 
     @property
     def _reserve(self) -> int:
@@ -149,7 +162,7 @@ class JointAttack:
 
 def text_of(view: GradientView, knowledge: Knowledge) -> Knowledge:
     """The knowledge with the text that the gradient gives away, where the adversary had to make it up."""
-    if knowledge.text_recovered or (knowledge.question_known and knowledge.answer_known and knowledge.words_known):
+    if knowledge.text_known:
         return knowledge
     try:
         recovered = recover(view, knowledge)

@@ -61,6 +61,11 @@ def informative(gradient: Gradient) -> tuple[str, ...]:
     return tuple(name for name, norm in norms.items() if norm > NEGLIGIBLE * top)
 
 
+def distance_at(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> float:
+    """How far, by ``relative``, what the view's client would have sent of these is from what it sent."""
+    return float(relative(view)(view.as_sent(dummy_of(view, pixels, inputs, create_graph=False))))
+
+
 def squared(view: GradientView) -> Distance:
     """DLG (Zhu et al., 2019): the sum of squared differences over all parameters."""
     observed = view.gradient

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from docleak.attacks.gradients.engine import inference_mode_of
 from docleak.attacks.gradients.local_steps import Taken
-from docleak.attacks.gradients.matching import Gradient, dummy_of, informative, relative
+from docleak.attacks.gradients.matching import Gradient, distance_at, dummy_of, informative, relative
 from docleak.attacks.gradients.view import GradientView
 from docleak.errors import SelfTestError
 from docleak.models.base import Encoded, dropout_rate
@@ -73,10 +73,6 @@ def _of_round(
         return replace(test, causes=tuple(_causes(view, pixels, inputs, ours, test.distance)))
 
 
-def _distance(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> float:
-    return float(relative(view)(view.as_sent(dummy_of(view, pixels, inputs, create_graph=False))))
-
-
 def _causes(
     view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], ours: Gradient, distance: float
 ) -> list[str]:
@@ -92,11 +88,11 @@ def _causes(
             f"loss scale: the observed gradient is {scale:.4g} times ours (sum instead of mean, or AMP scaling)"
         )
     # Only the best match: layer norms hide most of an input's scale, so that several come close.
-    left, name = min((_distance(view, other, inputs), name) for name, other in _other_pixels(view, pixels))
+    left, name = min((distance_at(view, other, inputs), name) for name, other in _other_pixels(view, pixels))
     if left < max(TOLERANCE, 0.01 * distance):
         causes.append(f"pixel normalisation: it matches when the client's pixels are {name}")
     unmasked = _unmasked(inputs)
-    if unmasked is not None and _distance(view, pixels, unmasked) < max(TOLERANCE, 0.01 * distance):
+    if unmasked is not None and distance_at(view, pixels, unmasked) < max(TOLERANCE, 0.01 * distance):
         causes.append("label mask: the client also trains on the question's tokens")
     worst = _only_tied(view, ours)
     if worst:

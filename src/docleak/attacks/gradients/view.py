@@ -104,6 +104,11 @@ class Knowledge:
         if not bool(self.private.any()):
             raise GradientError("no pixel is marked private, so there is nothing to reconstruct. Give the page fields.")
 
+    @property
+    def text_known(self) -> bool:
+        """Whether ``inputs`` are the client's own: they were granted, or read out of the gradient."""
+        return self.text_recovered or (self.question_known and self.answer_known and self.words_known)
+
     def sentences(self, *, answered: bool = True) -> tuple[str, ...]:
         """The knowledge in plain words, for the report; ``answered`` as long as there was an answer to know."""
         if self.text_recovered:

@@ -7,7 +7,7 @@ near what the generator can make. Of all sets, the picture that matches the grad
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
@@ -124,24 +124,24 @@ class GeneratorAttack:
         return Finding(pixels, search.matching, explained, search.used, seconds, tuple(search.history))
 
 
+@dataclass(eq=False)
 class _Search:
     """State of one run: evaluations used, and the best picture of all sets of features."""
 
-    def __init__(
-        self,
-        attack: GeneratorAttack,
-        view: GradientView,
-        knowledge: Knowledge,
-        prior: Generator,
-        report: OnEvaluation,
-        guide: Guide | None,
-    ) -> None:
-        self.attack, self.view, self.knowledge, self.prior = attack, view, knowledge, prior
-        self.report, self.guide = report, guide
-        self.size = (int(knowledge.template.shape[2]), int(knowledge.template.shape[3]))
-        self.used, self.history = 0, list[tuple[int, float]]()
-        self.whole = self.matching = float("inf")
-        self.best: Tensor | None = None
+    attack: GeneratorAttack
+    view: GradientView
+    knowledge: Knowledge
+    prior: Generator
+    report: OnEvaluation
+    guide: Guide | None
+    used: int = 0
+    history: list[tuple[int, float]] = field(default_factory=list)
+    whole: float = float("inf")
+    matching: float = float("inf")
+    best: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.size = (int(self.knowledge.template.shape[2]), int(self.knowledge.template.shape[3]))
 
     def run(self, budget: int, generator: torch.Generator, start_at: Tensor | None) -> Tensor:
         base = self._begin(budget, generator) if start_at is None else self._fit(start_at)

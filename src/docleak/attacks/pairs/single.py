@@ -6,8 +6,7 @@ from docleak.attacks.gradients.engine import GradientAttack
 from docleak.attacks.gradients.matching import squared
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS
 from docleak.attacks.pairs.matching import layer_cosine, layer_norms, squared_and_absolute
-from docleak.attacks.pairs.moves import Moves
-from docleak.attacks.pairs.text import TextAttack
+from docleak.attacks.pairs.text import Moves, TextAttack
 
 #: docleak's stage 1 of the picture: eq. 2's distance squared, which has a gradient at a match, and a bounded solver.
 IMAGE = GradientAttack(

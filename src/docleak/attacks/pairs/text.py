@@ -1,24 +1,41 @@
-"""The loop behind every text attack: embeddings descend, and with LAMP's moves words change places in between."""
+"""The loop behind every text attack: embeddings descend, and with LAMP's moves (Balunović et al., 2022) words change
+places in between, scored in one batch by gradient and language."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from docleak.attacks.gradients.engine import inference_mode_of
 from docleak.attacks.gradients.matching import Distance, dummy_of
 from docleak.attacks.gradients.solvers import Adam
 from docleak.attacks.gradients.view import GradientView
-from docleak.attacks.pairs.moves import Moves, candidates_of, distances
 from docleak.attacks.pairs.sentence import Sentences
 from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
 from docleak.models.base import Encoded
 from docleak.models.pair.language import LanguageModel
+
+#: Bytes that the gradients of candidates scored in one pass may take: those of a large BERT are 1.2 GB each.
+ROOM = 2 * 1024**3
+
+
+@dataclass(frozen=True)
+class Moves:
+    """After every ``every`` steps ``candidates`` are scored: distance plus ``weight`` times the language's surprise.
+
+    ``chunk`` of them at most in one pass, fewer where their gradients would not fit into ROOM.
+    """
+
+    every: int = 40
+    candidates: int = 16
+    weight: float = 0.1
+    chunk: int = 16
 
 
 @dataclass(frozen=True)
@@ -78,26 +95,25 @@ class TextAttack:
         return TextFinding(embeddings, rows, search.best_loss, search.used, time.perf_counter() - began)
 
 
+@dataclass(eq=False)
 class _Search:
     """State of one run: evaluations used, and the best unknowns by the attack's own matching distance."""
 
-    def __init__(
-        self,
-        attack: TextAttack,
-        view: GradientView,
-        inputs: Sequence[Encoded],
-        sentences: Sentences,
-        budget: int,
-        generator: torch.Generator,
-        language: LanguageModel | None,
-        guide: Callable[[Tensor], Tensor] | None,
-    ) -> None:
-        self.attack, self.view, self.inputs, self.sentences, self.guide = attack, view, inputs, sentences, guide
-        self.budget, self.generator, self.language = budget, generator, language
-        self.distance = attack.matching(view)
-        self.usual = float(sentences.table[sentences.words].norm(dim=1).mean())
-        self.used, self.best_loss = 0, float("inf")
-        self.best: Tensor | None = None
+    attack: TextAttack
+    view: GradientView
+    inputs: Sequence[Encoded]
+    sentences: Sentences
+    budget: int
+    generator: torch.Generator
+    language: LanguageModel | None
+    guide: Callable[[Tensor], Tensor] | None
+    used: int = 0
+    best_loss: float = float("inf")
+    best: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.distance = self.attack.matching(self.view)
+        self.usual = float(self.sentences.table[self.sentences.words].norm(dim=1).mean())
 
     def run(self, start_at: Tensor | None, progress: tuple[float, float]) -> Tensor:
         unknowns = self._begin() if start_at is None else self.sentences.unknowns(start_at)
@@ -162,3 +178,78 @@ class _Search:
         assert self.language is not None
         values = self.language.surprise(self.sentences.tokens(embeddings))
         return sum(values) / len(values)
+
+
+def rearranged(order: Tensor, generator: torch.Generator) -> Tensor:
+    """One of LAMP's four moves on (L,): swap two words, move one, move a run of words, move a beginning to the end."""
+    length = len(order)
+    if length < 2:
+        return order
+
+    def draw(high: int) -> int:
+        return int(torch.randint(high, (1,), generator=generator))
+
+    kind, row = draw(4), [int(i) for i in order]
+    if kind == 0:
+        i, j = draw(length), draw(length)
+        row[i], row[j] = row[j], row[i]
+    elif kind == 1:
+        word = row.pop(draw(length))
+        row.insert(draw(length), word)
+    elif kind == 2:
+        first = draw(length)
+        last = first + 1 + draw(length - first)
+        run, rest = row[first:last], row[:first] + row[last:]
+        at = draw(len(rest) + 1)
+        row = rest[:at] + run + rest[at:]
+    else:
+        cut = draw(length)
+        row = row[cut:] + row[:cut]
+    return torch.tensor(row, device=order.device)
+
+
+def candidates_of(sentences: Sentences, embeddings: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """(count + 1, B, T, d): as it is, and ``count`` rearrangements, each of one text of the batch."""
+    candidates = [embeddings]
+    for _ in range(count):
+        text = int(torch.randint(len(embeddings), (1,), generator=generator))
+        places = sentences.free[text].nonzero().flatten()
+        moved = embeddings.clone()
+        moved[text, places] = embeddings[text, rearranged(places, generator)]
+        candidates.append(moved)
+    return torch.stack(candidates)
+
+
+class _Logits(nn.Module):
+    """A side's logits with its parameters under one roof, as torch.func wants them."""
+
+    def __init__(self, side: Any, inputs: Sequence[Encoded]) -> None:
+        super().__init__()
+        self.network, self.side, self.inputs = side.module, side, inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        losses: Tensor = self.side.loss(x, self.inputs)
+        return losses.mean()
+
+
+def distances(
+    view: GradientView, inputs: Sequence[Encoded], distance: Distance, batches: Tensor, *, chunk: int
+) -> list[float]:
+    """The matching distance of each of ``batches`` (C, B, T, d), at most ``chunk`` at a time in one vectorised pass."""
+    roof = _Logits(view.model, inputs)
+    chosen = {f"network.{name}": dict(view.model.module.named_parameters())[name].detach() for name in view.names}
+
+    def gradient(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        result: Tensor = torch.func.functional_call(roof, parameters, (x,))
+        return result
+
+    vectorised = torch.func.vmap(torch.func.grad(gradient), in_dims=(None, 0))
+    chunk = max(1, min(chunk, ROOM // sum(p.numel() * p.element_size() for p in chosen.values())))
+    losses: list[float] = []
+    for first in range(0, len(batches), chunk):
+        part = batches[first : first + chunk]
+        many = vectorised(chosen, part)
+        for number in range(len(part)):
+            dummy = {name: many[f"network.{name}"][number] for name in view.names}
+            losses.append(float(distance(view.as_sent(dummy))))
+    return losses

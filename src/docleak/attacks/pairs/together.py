@@ -125,24 +125,21 @@ class PairAttack:
         return _Chase(self, view, knowledge, budget, generator, on_progress).run()
 
 
+@dataclass(eq=False)
 class _Chase:
     """State of one run: what is held to be the best of each modality, and where the next round begins."""
 
-    def __init__(
-        self,
-        attack: PairAttack,
-        view: PairView,
-        knowledge: PairKnowledge,
-        budget: int,
-        generator: torch.Generator,
-        on_progress: OnProgress,
-    ) -> None:
-        self.attack, self.view, self.knowledge, self.budget = attack, view, knowledge, budget
-        self.generator, self.on_progress = generator, on_progress
-        model = view.model
-        self.sentences = Sentences.of(model, knowledge.lengths, knowledge.words)
-        width, height = model.image_size
-        self.size = (view.batch_size, 3, height, width)
+    attack: PairAttack
+    view: PairView
+    knowledge: PairKnowledge
+    budget: int
+    generator: torch.Generator
+    on_progress: OnProgress
+
+    def __post_init__(self) -> None:
+        self.sentences = Sentences.of(self.view.model, self.knowledge.lengths, self.knowledge.words)
+        width, height = self.view.model.image_size
+        self.size = (self.view.batch_size, 3, height, width)
         self.labels = self._labels()
         self.used: dict[Modality, int] = {"image": 0, "text": 0}
         self.seconds = {"image": 0.0, "text": 0.0, "align": 0.0}
@@ -158,12 +155,12 @@ class _Chase:
         ends = [self.budget] if refine is None else _ends(self.budget, refine.rounds, refine.first)
         reached = False
         for number, end in enumerate(ends):
-            self._stage_one(self.budget if reached else end)
+            for modality in MODALITIES:
+                self._advance(modality, self.budget if reached else end)
             if refine is None or reached or number == len(ends) - 1:
                 break
             reached = self._stage_two(refine)
-        qualities = self._quality("image"), self._quality("text")
-        return self._finding(*qualities)
+        return self._finding(self._quality("image"), self._quality("text"))
 
     def _labels(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Both modalities' classes, from the gradient alone; the model's usual outputs come from made-up inputs."""
@@ -199,13 +196,9 @@ class _Chase:
     def _inputs(self, modality: Modality) -> list[Encoded]:
         return inputs_of(self.labels[0]) if modality == "image" else inputs_of(self.labels[1], self.sentences.mask)
 
-    def _stage_one(self, end: int) -> None:
-        """Both attacks up to ``end`` evaluations each; what matches the gradient best so far is held."""
-        for modality in MODALITIES:
-            self._advance(modality, end)
-
     def _advance(self, modality: Modality, end: int, guide: Guide | None = None) -> None:
-        """One attack up to ``end`` evaluations; ``guide`` is added to its objective."""
+        """One attack up to ``end`` evaluations; what matches the gradient best so far is held. ``guide`` is added to
+        its objective."""
         began, left = time.perf_counter(), end - self.used[modality]
         advance = self._image if modality == "image" else self._text
         x, loss, used = advance(left, guide)

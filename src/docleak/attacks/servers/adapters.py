@@ -19,7 +19,7 @@ from torch import Tensor
 from docleak.attacks.servers.anatomy import Body
 from docleak.attacks.servers.bins import edges, filled, singles
 from docleak.attacks.servers.tokens import inputs_at, level, nearly_one
-from docleak.attacks.servers.view import Loot, PublicPages, Sent, Token
+from docleak.attacks.servers.view import Loot, PublicPages, Sent
 from docleak.errors import AttackError
 from docleak.models.base import DocumentModel
 
@@ -84,15 +84,13 @@ class AdapterServer:
         """Tokens by what A makes of them, from the gradients of B."""
         body = usable(Body.of(sent.model))
         candidates = body.candidates()
-        best: dict[tuple[int, int], float] = {}
+        matches = []
         for number in body.layers:
             place = body.name(body.anatomy.expand, number)
             sums = singles(update[place + UP].detach().double())
             behind = candidates.through(body.parameters[place + DOWN].detach().double())
-            for token, where, likeness in behind.nearest(sums[filled(sums)]):
-                if likeness >= self.sure:
-                    best[token, where] = max(likeness, best.get((token, where), 0.0))
-        return Loot(tokens=tuple(Token(token, where, like) for (token, where), like in sorted(best.items())))
+            matches += behind.nearest(sums[filled(sums)])
+        return Loot.of_tokens(matches, self.sure)
 
 
 def usable(body: Body) -> Body:

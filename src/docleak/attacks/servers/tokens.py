@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from docleak.attacks.hooks import read_by
 from docleak.attacks.servers.anatomy import Body
 from docleak.attacks.servers.bins import edges, filled, singles
-from docleak.attacks.servers.view import Loot, PublicPages, Sent, Token
+from docleak.attacks.servers.view import Loot, PublicPages, Sent
 from docleak.errors import AttackError
 from docleak.models.base import DocumentModel
 
@@ -108,15 +109,13 @@ class TokenServer:
         """Each token once for each place at which a row, or the difference of two, looks like it."""
         body = Body.of(sent.model)
         candidates = body.candidates()
-        best: dict[tuple[int, int], float] = {}
+        matches = []
         for number in body.layers:
             gradient = update[body.name(body.anatomy.expand, number) + ".weight"].detach().double()
             gradient = gradient[: max(2, round(self.share * len(gradient)))]
             inputs = singles(gradient) if self.rows == "bins" else gradient
-            for token, place, likeness in candidates.nearest(inputs[filled(inputs)]):
-                if likeness >= self.sure:
-                    best[token, place] = max(likeness, best.get((token, place), 0.0))
-        return Loot(tokens=tuple(Token(token, place, like) for (token, place), like in sorted(best.items())))
+            matches += candidates.nearest(inputs[filled(inputs)])
+        return Loot.of_tokens(matches, self.sure)
 
 
 @torch.no_grad()
@@ -138,17 +137,9 @@ def level(body: Body, number: int, said: Tensor, generator: torch.Generator) -> 
 @torch.no_grad()
 def inputs_at(model: DocumentModel, body: Body, number: int, public: PublicPages) -> Tensor:
     """What public pages send into the layer of bins, (n, d) in float64."""
-    kept: list[Tensor] = []
-
-    def keep(_: Any, inputs: tuple[Tensor, ...]) -> None:
-        kept.append(inputs[0].detach().flatten(0, -2).double().cpu())
-
-    handle = model.module.get_submodule(body.name(body.anatomy.expand, number)).register_forward_pre_hook(keep)
-    try:
+    with read_by([model.module.get_submodule(body.name(body.anatomy.expand, number))]) as read:
         model.loss(public.pixels, public.inputs)
-    finally:
-        handle.remove()
-    seen = torch.cat(kept)
+    seen = torch.cat([inputs.detach().flatten(0, -2).double().cpu() for _, inputs in read])
     return seen[seen.norm(dim=1) > 1e-6]  # what was silenced arrives as nothing
 
 

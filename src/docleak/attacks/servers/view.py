@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from docleak.attacks.protocol import Described
 from docleak.models.base import DocumentModel, Encoded
 
 
@@ -47,21 +48,24 @@ class Loot:
     pictures: Tensor = field(default_factory=lambda: torch.zeros(0, 3, 1, 1))
     tokens: tuple[Token, ...] = ()
 
+    @classmethod
+    def of_tokens(cls, matches: Iterable[tuple[int, int, float]], sure: float) -> Loot:
+        """Of (token, place, likeness) those that are ``sure`` or more alike, each once for each place."""
+        best: dict[tuple[int, int], float] = {}
+        for token, place, likeness in matches:
+            if likeness >= sure:
+                best[token, place] = max(likeness, best.get((token, place), 0.0))
+        return cls(tokens=tuple(Token(token, place, like) for (token, place), like in sorted(best.items())))
+
 
 @runtime_checkable
-class ActiveServer(Protocol):
+class ActiveServer(Described, Protocol):
     """A manipulation; a frozen dataclass whose fields are its hyper-parameters can be told them in text.
 
     ``changes`` says what of the protocol it breaks: "weights" alone, or the "architecture", which a federation that
     sends named tensors to a model of the client's own does not let it change.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def paper(self) -> str: ...
-    @property
-    def summary(self) -> str: ...
     @property
     def changes(self) -> str: ...
 

@@ -7,7 +7,7 @@ of each is turned into a likelihood, both are averaged, and the next token is dr
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 
@@ -64,6 +64,9 @@ class CdmiConfig:
     baseline that knows public data only (section 5.2), which never calls the target.
     """
 
+    name: ClassVar[str] = "cdmi"
+    paper: ClassVar[str] = "Dentan et al. (2024)"
+    summary: ClassVar[str] = "CDMI, algorithm 2: token by token, from left to right"
     candidates: int = 128
     public_temperature: Temperature = Temperature()
     target_temperature: Temperature = Temperature(first=0.3, steps=0)
@@ -83,18 +86,6 @@ class CdmiConfig:
             faults.append(f"top_p is {self.top_p}, expected above 0 and up to 1")
         if faults:
             raise AttackError("CDMI cannot be set up: " + "; ".join(faults) + ".")
-
-    @property
-    def name(self) -> str:
-        return "cdmi"
-
-    @property
-    def paper(self) -> str:
-        return "Dentan et al. (2024)"
-
-    @property
-    def summary(self) -> str:
-        return "CDMI, algorithm 2: token by token, from left to right"
 
     def baseline(self) -> CdmiConfig:
         """The same by public data alone."""

@@ -13,6 +13,7 @@ For a target whose loss is all there is:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,9 @@ class StrongConfig:
     ``top_p`` is for the attempts after the first of a target that guesses tokens.
     """
 
+    name: ClassVar[str] = "cdmi-strong"
+    paper: ClassVar[str] = "docleak, after Dentan et al. (2024)"
+    summary: ClassVar[str] = "CDMI in another order, with a beam and the field's own loss, at equal calls"
     candidates: int = 128
     weight: float = 0.4
     beam: int = 4
@@ -51,18 +55,6 @@ class StrongConfig:
             faults.append(f"temperature is {self.temperature} and top_p {self.top_p}, expected above 0, and up to 1")
         if faults:
             raise AttackError("the stronger CDMI cannot be set up: " + "; ".join(faults) + ".")
-
-    @property
-    def name(self) -> str:
-        return "cdmi-strong"
-
-    @property
-    def paper(self) -> str:
-        return "docleak, after Dentan et al. (2024)"
-
-    @property
-    def summary(self) -> str:
-        return "CDMI in another order, with a beam and the field's own loss, at equal calls"
 
     def baseline(self) -> StrongConfig:
         """The same by public data alone."""

@@ -118,13 +118,10 @@ def flickr30k(path: Path, options: OfSplitEveryOne) -> Iterator[Pair]:
             faults.append(f"line {number}: {line[:60]!r}, expected NAME.jpg#0, a tab and a caption")
         elif (options.every or caption == "0") and (wanted is None or Path(name).stem in wanted) and not faults:
             image = captions.parent / "flickr30k_images" / name
-            yield Pair(key if options.every else name, read_image(image), text.strip(), _who(text))
+            who = next((word for word in text.lower().replace(",", " ").split() if word in WHO), "other")
+            yield Pair(key if options.every else name, read_image(image), text.strip(), who)
     if faults:
         raise DocumentError(f"{captions} cannot be used:{fault_list(faults)}")
-
-
-def _who(text: str) -> str:
-    return next((word for word in text.lower().replace(",", " ").split() if word in WHO), "other")
 
 
 def openi(path: Path, options: EveryOne) -> Iterator[Pair]:

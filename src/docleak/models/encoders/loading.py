@@ -183,8 +183,4 @@ def _with_vision(model: EncoderModel, vision: VisionConfig, *, seed: int) -> Enc
     """A bimodal copy of a unimodal model; the new eye, but for a ResNet, is drawn with ``seed``."""
     resnet, seen = _eye_of(vision)
     config = replace(model.config, vision=vision, resnet=resnet)
-    other = build(config, model.tokenizer, seed=seed, name=model.name)
-    state = model.module.state_dict() | seen
-    other.module.load_state_dict({**other.module.state_dict(), **state})
-    other.drawn = told(other, [key for key in named_weights(other) if key not in state], seed=seed)
-    return other
+    return model.rebuilt(config, model.module.state_dict() | seen, seed=seed)

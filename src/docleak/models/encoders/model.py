@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from docleak.documents.page import Page
 from docleak.errors import ModelError
-from docleak.models.device import seed_torch
 from docleak.models.encoders.bros import quicken
 from docleak.models.encoders.heads import Head, MaskedLanguageHead, make_head
 from docleak.models.encoders.questions import ROOM, question_first, with_questions
 from docleak.models.encoders.tasks import CLASSED, TASKS, Task, labelled
 from docleak.models.encoders.tokens import BOX_SCALE, TokenBatch, TokenPage, collate, encode_page
 from docleak.models.encoders.vision import Eye, VisionConfig
-from docleak.models.files import told_drawn
+from docleak.models.files import drawn_with, told_drawn
 
 #: architecture -> (configuration, model) in transformers.
 BACKBONES: dict[str, tuple[str, str]] = {
@@ -238,10 +237,14 @@ class EncoderModel:
     def for_task(self, task: Task, classes: Sequence[str], *, seed: int, name: str = "") -> EncoderModel:
         """A copy with a head for ``task``: this model's own where it fits, else a new one drawn with ``seed``."""
         config = replace(self.config, task=task, classes=tuple(classes) if task in CLASSED else ())
-        other = build(config, self.tokenizer, seed=seed, name=name or self.name)
         state = self.module.state_dict()
         if config != self.config:
             state = {key: value for key, value in state.items() if not key.startswith("head.")}
+        return self.rebuilt(config, state, seed=seed, name=name)
+
+    def rebuilt(self, config: EncoderConfig, state: Mapping[str, Tensor], *, seed: int, name: str = "") -> EncoderModel:
+        """A model of another configuration with the weights of ``state``, the others drawn with ``seed``."""
+        other = build(config, self.tokenizer, seed=seed, name=name or self.name)
         other.module.load_state_dict({**other.module.state_dict(), **state})
         other.module.to(self.device)
         other.drawn = told(other, [key for key, _ in other.module.named_parameters() if key not in state], seed=seed)
@@ -258,7 +261,6 @@ def told(model: EncoderModel, drawn: Sequence[str], *, seed: int) -> str:
 
 def build(config: EncoderConfig, tokenizer: Any, *, seed: int, name: str) -> EncoderModel:
     """A model with weights drawn from ``seed``, as transformers draws them; evaluation mode."""
-    with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
-        seed_torch(seed)
+    with drawn_with(seed):
         network = EncoderNetwork(config)
     return EncoderModel(network.eval(), tokenizer, config, name=name)

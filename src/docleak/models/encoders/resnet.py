@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
+from docleak.models.base import normalised
 from docleak.models.files import ImageSettings, image_settings, weights_in
 from docleak.models.loading import config_at, loadable, locate
 
@@ -47,8 +48,7 @@ class ResNetFeatures(nn.Module):
         self.mean, self.std = (tuple(map(float, described[name])) for name in ("mean", "std"))
 
     def forward(self, pictures: Tensor) -> Tensor:
-        mean, std = (pictures.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
-        stages = self.network(((pictures + 1) / 2 - mean) / std, output_hidden_states=True)
+        stages = self.network(normalised((pictures + 1) / 2, self.mean, self.std), output_hidden_states=True)
         features: Tensor = stages.hidden_states[-1]
         return features
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from docleak.documents.locate import repeats_of
-from docleak.documents.page import Page
+from docleak.documents.page import Field, Page
 from docleak.errors import DocumentError
 from docleak.models.encoders.questions import hidden_in
 from docleak.models.encoders.tokens import BOX_SCALE, TokenPage
@@ -48,16 +48,14 @@ def extract(
 ) -> tuple[SecretField, ...]:
     """The private fields of ``page`` with ``shortest`` to ``longest`` tokens that are all within the model's length; of
     several that begin at one word the first."""
-    there = set(tokens.words.tolist())
     again = repeats_of(page)
-    secrets: dict[int, SecretField] = {}
-    for field in page.private_fields:
-        places = positions_of(tokens, field.words)
-        if shortest <= len(places) <= longest and set(field.words) <= there and places[0] not in secrets:
-            words = [
-                word for other in again if (other.key, other.value) == (field.key, field.value) for word in other.words
-            ]
-            secrets[places[0]] = SecretField(
+    secrets = []
+    for field, places, fault in _judged(page, tokens, shortest, longest):
+        if fault:
+            continue
+        words = [w for other in again if (other.key, other.value) == (field.key, field.value) for w in other.words]
+        secrets.append(
+            SecretField(
                 document=tokens.document,
                 page=tokens.name,
                 key=field.key,
@@ -66,31 +64,35 @@ def extract(
                 tokens=tuple(tokens.ids[list(places)].tolist()),
                 repeats=positions_of(tokens, words),
             )
-    return tuple(secrets.values())
+        )
+    return tuple(secrets)
 
 
 def unplayable(pages: Sequence[Page], tokens: Mapping[str, TokenPage]) -> dict[str, int]:
     """Reason -> how many private fields of ``pages`` ``extract`` leaves out; ``tokens`` are the pages by name."""
-    reasons: Counter[str] = Counter()
-    for page in pages:
-        there, page_tokens = set(tokens[page.name].words.tolist()), tokens[page.name]
-        begun: set[int] = set()
-        for field in (one for one in page.fields if one.private):
-            places = positions_of(page_tokens, field.words)
-            length = len(places)
-            if not field.words:
-                reasons["without a place on the page"] += 1
-            elif not set(field.words) <= there:
-                reasons["beyond the model's length"] += 1
-            elif length < SHORTEST:
-                reasons[f"of fewer than {SHORTEST} tokens"] += 1
-            elif length > LONGEST:
-                reasons[f"of more than {LONGEST} tokens"] += 1
-            elif places[0] in begun:
-                reasons["that begin at the word where another one does"] += 1
-            else:
-                begun.add(places[0])
-    return dict(sorted(reasons.items()))
+    judged = (one for page in pages for one in _judged(page, tokens[page.name], SHORTEST, LONGEST))
+    return dict(sorted(Counter(fault for _, _, fault in judged if fault).items()))
+
+
+def _judged(page: Page, tokens: TokenPage, shortest: int, longest: int) -> Iterator[tuple[Field, tuple[int, ...], str]]:
+    """Each private field with its positions, and why it cannot be played; "" where it can."""
+    there, begun = set(tokens.words.tolist()), set[int]()
+    for field in (one for one in page.fields if one.private):
+        places = positions_of(tokens, field.words)
+        if not field.words:
+            fault = "without a place on the page"
+        elif not set(field.words) <= there:
+            fault = "beyond the model's length"
+        elif len(places) < shortest:
+            fault = f"of fewer than {shortest} tokens"
+        elif len(places) > longest:
+            fault = f"of more than {longest} tokens"
+        elif places[0] in begun:
+            fault = "that begin at the word where another one does"
+        else:
+            fault = ""
+            begun.add(places[0])
+        yield field, places, fault
 
 
 def positions_of(tokens: TokenPage, words: Sequence[int]) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from docleak.documents.page import fault_list
 from docleak.errors import ModelError
 from docleak.files import quietly, write_json
+from docleak.models.base import normalised
 from docleak.models.files import (
     config_from,
     fill,
@@ -143,8 +144,7 @@ class ClipAligner:
         """See Aligner; pictures are resized to CLIP's square, not cropped."""
         side = self.module.config.vision_config.image_size
         resized = F.interpolate(pixels, size=(side, side), mode="bicubic", antialias=True)
-        mean, std = (pixels.new_tensor(v)[:, None, None] for v in (self.mean, self.std))
-        pooled = self.module.vision_model(pixel_values=(resized - mean) / std).pooler_output
+        pooled = self.module.vision_model(pixel_values=normalised(resized, self.mean, self.std)).pooler_output
         return F.normalize(self.module.visual_projection(pooled), dim=1)
 
     def text(self, weights: Tensor, mask: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.files import drafted_folder, reported, write_json
+from docleak.files import write_json
+from docleak.models.files import drawn_with, new_model, taken
 from docleak.models.published.table import Published, Scale, published, value_at
 from docleak.models.published.vocabularies import write_vocabulary
 from docleak.models.start import spread, spread_reader
@@ -42,11 +43,10 @@ def make(
     ModelError for an unknown name and for an ``out`` that holds something.
     """
     checkpoint = published(name)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ModelError(f"{out} is there already; expected a new or empty folder.")
+    if fault := taken(out):
+        raise ModelError(f"{fault}.")
     config = checkpoint.config_at(scale)
-    with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
-        torch.manual_seed(seed)
+    with drawn_with(seed):
         module = build(checkpoint, scale)
     if initialisation == "spread":
         drawn = spread_reader if checkpoint.built_by == "VT5" else spread
@@ -58,7 +58,7 @@ def make(
         "seed": seed,
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
     }
-    with reported(out), drafted_folder(out) as draft:
+    with new_model(out, card) as draft:
         holder = weights or checkpoint.weights
         once = holder == "model.safetensors"  # a pickled file keeps tied tensors under each name, and stores them once
         _write_weights(draft, named_tensors(checkpoint, module, config, once=once), holder, shards)
@@ -68,7 +68,6 @@ def make(
         for file, content in (
             ("generation_config.json", checkpoint.generation),
             ("preprocessor_config.json", checkpoint.processor),
-            ("docleak.json", card),
             ("config.json", config),
         ):
             if content is not None:

@@ -13,7 +13,17 @@ from torch import Tensor
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Image, Page, Question
 from docleak.errors import ModelError
-from docleak.models.base import IGNORED, Answer, Encoded, Transcript, mean_per_example, pad, plain_ids
+from docleak.models.base import (
+    IGNORED,
+    Answer,
+    Encoded,
+    Transcript,
+    asked_about,
+    mean_per_example,
+    pad,
+    redrawn,
+    spoken,
+)
 from docleak.models.files import pretrained, save_network
 from docleak.models.stages import Stage
 from docleak.models.vlm.picture import Picture, settled_canvas
@@ -152,15 +162,19 @@ class VisionLanguage:
             start = torch.tensor([int(self.module.config.get_text_config().decoder_start_token_id)])
             tensors = {"input_ids": asked, "decoder_input_ids": torch.cat([start, answer[:-1]]), "labels": answer}
         else:
-            of_answer = ANSWER_TYPES.get(self.architecture, {})
             tensors = {
                 "input_ids": torch.cat([asked, answer]),
                 "labels": torch.cat([torch.full_like(asked, IGNORED), answer]),
-                **{name: F.pad(row, (0, len(answer)), value=of_answer.get(name, 0)) for name, row in types.items()},
+                **self._answered(types, len(answer)),
             }
         tensors |= {"prompt_ids": asked, "question_at": at}
         tokens = self.tokenizer.convert_ids_to_tokens([*asked.tolist(), *answer.tolist()])
         return Encoded(tensors, tuple(tokens))
+
+    def _answered(self, types: Mapping[str, Tensor], more: int) -> dict[str, Tensor]:
+        """Types (T,) of what is read, with those of so many tokens of an answer behind them."""
+        of_answer = ANSWER_TYPES.get(self.architecture, {})
+        return {name: F.pad(row, (0, more), value=of_answer.get(name, 0)) for name, row in types.items()}
 
     def told(self, question: Tensor, answer: Tensor) -> Encoded:
         """The example whose question and answer, without what ends it, have these tokens."""
@@ -178,41 +192,31 @@ class VisionLanguage:
     def forward_to(self, pixels: Tensor, ids: Tensor, said: Tensor, cache: Any = None) -> None:
         """Run the network on one page (1, 3, H, W), a prompt's first tokens and what is ``said`` behind them, from the
         beginning on, for what its layers read; ``cache`` is filled where one is given."""
-        of_answer, device = ANSWER_TYPES.get(self.architecture, {}), pixels.device
         rows = {
             name: F.pad(row, (0, max(0, len(ids) - len(row))))[: len(ids)] for name, row in self._prompt("").items()
         }
-        fed = {name: F.pad(row, (0, len(said)), value=of_answer.get(name, 0)) for name, row in rows.items()}
-        fed = {name: row[None].to(device) for name, row in {**fed, "input_ids": torch.cat([ids, said])}.items()}
+        fed = {**self._answered(rows, len(said)), "input_ids": torch.cat([ids, said])}
+        fed = {name: row[None].to(pixels.device) for name, row in fed.items()}
         fed["attention_mask"] = torch.ones_like(fed["input_ids"])
         self.module(**fed, **self.picture(pixels), past_key_values=cache, use_cache=cache is not None)
 
     def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
         """The input with random tokens of equal number for what an adversary does not know (special ones stay)."""
         asked, labels, at = (example.tensors[name] for name in ("prompt_ids", "labels", "question_at"))
-        plain = plain_ids(self.tokenizer)
-
-        def drawn(ids: Tensor, unknown: Tensor) -> Tensor:
-            others = plain[torch.randint(len(plain), ids.shape, generator=generator)]
-            return torch.where(unknown & torch.isin(ids, plain), others, ids)
-
         place = torch.arange(len(asked))
         said = labels[labels != IGNORED]
         if question:
-            asked = drawn(asked, (place >= at[0]) & (place < at[1]))
+            asked = redrawn(asked, (place >= at[0]) & (place < at[1]), self.tokenizer, generator)
         if answer:
-            said = drawn(said, torch.ones_like(said, dtype=torch.bool))
+            said = redrawn(said, torch.ones_like(said, dtype=torch.bool), self.tokenizer, generator)
         types = {name: example.tensors[name][: len(asked)] for name in self.types_of(example)}
         return self._encoded(asked, said, at, types)
 
     def transcript(self, example: Encoded) -> Transcript:
         first, last = example.tensors["question_at"].tolist()
         labels = example.tensors["labels"]
-        question = example.tensors["prompt_ids"][first:last]
-        return Transcript(self._text(question), self._text(labels[labels != IGNORED]))
-
-    def _text(self, ids: Tensor) -> str:
-        return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
+        question = spoken(self.tokenizer, example.tensors["prompt_ids"][first:last])
+        return Transcript(question, spoken(self.tokenizer, labels[labels != IGNORED]))
 
     def labelled(self, example: Encoded, *, whole: bool) -> Encoded:
         """``example`` with what the chat template writes behind an answer's last token, read and labelled too; with
@@ -226,11 +230,7 @@ class VisionLanguage:
             tensors["decoder_input_ids"] = torch.cat([tensors["decoder_input_ids"], last, tail[:-1]])
         else:
             tensors["input_ids"] = torch.cat([tensors["input_ids"], tail])
-            of_answer = ANSWER_TYPES.get(self.architecture, {})
-            tensors |= {
-                name: F.pad(tensors[name], (0, len(tail)), value=of_answer.get(name, 0))
-                for name in self.types_of(example)
-            }
+            tensors |= self._answered({name: tensors[name] for name in self.types_of(example)}, len(tail))
         tensors["labels"] = torch.cat([tensors["labels"], tail])
         if whole and not self.two_sided:
             tensors["labels"] = torch.cat([torch.tensor([IGNORED]), tensors["input_ids"][1:]])
@@ -249,8 +249,7 @@ class VisionLanguage:
             return self._loss(pixels, inputs, pages)
 
     def _loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None) -> Tensor:
-        if pages is not None:
-            pixels = pixels[torch.tensor(pages, device=pixels.device)]
+        pixels = asked_about(pixels, pages)
         rows, device = [e.tensors for e in inputs], pixels.device
         padding = int(self.tokenizer.pad_token_id)
         read = ["input_ids", *(["decoder_input_ids"] if self.two_sided else [])]
@@ -290,7 +289,7 @@ class VisionLanguage:
             out = self.module.generate(**asked, **self._shown(pixels, example), generation_config=settings)
         said = out.sequences[0, -len(out.logits) :]
         shares = torch.stack([row[0].double().softmax(-1)[token] for row, token in zip(out.logits, said, strict=True)])
-        return Answer(self._text(said), float(shares.prod()))
+        return Answer(spoken(self.tokenizer, said), float(shares.prod()))
 
     def _asked(self, example: Encoded, device: torch.device) -> dict[str, Tensor]:
         """The network's inputs of a question alone, and all that is beside the picture."""

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from docleak.documents.fonts import BROADEST, font_path
 from docleak.documents.page import Page, Question
 from docleak.errors import ModelError
-from docleak.models.base import IGNORED, AnswerLayers, Encoded, Transcript, mean_per_example, pad, plain_ids
+from docleak.models.base import IGNORED, AnswerLayers, Encoded, Transcript, mean_per_example, pad, redrawn, spoken
 from docleak.models.stages import Stage
 from docleak.models.vlm.model import KEPT, VisionLanguage
 from docleak.models.vlm.overview import Overview
@@ -142,13 +142,11 @@ class Pix2Struct(VisionLanguage):
             letters = torch.randint(ord("a"), ord("z") + 1, codes.shape, generator=generator)
             codes = torch.where(codes == ord(" "), codes, letters)
         if answer:
-            plain = plain_ids(self.tokenizer)
-            drawn = plain[torch.randint(len(plain), labels.shape, generator=generator)]
-            labels = torch.where(torch.isin(labels, plain), drawn, labels)
+            labels = redrawn(labels, torch.ones_like(labels, dtype=torch.bool), self.tokenizer, generator)
         return self._written(codes.tolist(), labels.tolist())
 
     def transcript(self, example: Encoded) -> Transcript:
-        return Transcript(self._question(example), self._text(example.tensors["labels"]))
+        return Transcript(self._question(example), spoken(self.tokenizer, example.tensors["labels"]))
 
     @staticmethod
     def _question(example: Encoded) -> str:

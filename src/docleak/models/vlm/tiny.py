@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from docleak.errors import ModelError
-from docleak.files import drafted_folder, reported, write_json
+from docleak.models.files import drawn_with, new_model, taken
 from docleak.models.published.making import Initialisation
 from docleak.models.start import spread
 from docleak.models.tiny import character_tokenizer
@@ -29,6 +29,7 @@ TEXT: dict[str, Any] = {
 VISION: dict[str, Any] = {
     "hidden_size": WIDTH, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_channels": 3,
 }  # fmt: skip
+SIGLIP = {**VISION, "model_type": "siglip_vision_model", "image_size": 224, "patch_size": 14, "vision_use_head": False}
 #: Turns of a conversation, as Qwen's and as Idefics' families write them; IMAGE stands for the family's placeholder.
 MARKED = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% for c in m['content'] %}"
@@ -108,8 +109,7 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
     "paligemma": lambda: Tiny(
         "PaliGemmaForConditionalGeneration",
         text={**TEXT, "model_type": "gemma"},
-        vision={**VISION, "model_type": "siglip_vision_model", "image_size": 224, "patch_size": 14,
-                "projection_dim": WIDTH, "vision_use_head": False},
+        vision={**SIGLIP, "projection_dim": WIDTH},
         tokens={"image_token": "<image>"},
         ids={"image_token_id": "<image>"},
         images=("SiglipImageProcessorPil", {"size": {"height": 224, "width": 224}, "image_seq_length": 256}),
@@ -137,8 +137,7 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
     "llava": lambda: Tiny(
         "LlavaForConditionalGeneration",
         text={**TEXT, "model_type": "qwen2"},
-        vision={**VISION, "model_type": "siglip_vision_model", "image_size": 224, "patch_size": 14,
-                "vision_use_head": False},
+        vision=SIGLIP,
         tokens={"image_token": "<image>", "eos_token": "<|im_end|>", "turn_token": "<|im_start|>"},
         ids={"image_token_id": "<image>"},
         images=("SiglipImageProcessorPil", {"size": {"height": 224, "width": 224}}),
@@ -150,8 +149,7 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
         "Gemma3ForConditionalGeneration",
         text={**TEXT, "model_type": "gemma3_text", "layer_types": ["sliding_attention", "full_attention"],
               "sliding_window": 64},
-        vision={**VISION, "model_type": "siglip_vision_model", "image_size": 224, "patch_size": 14,
-                "vision_use_head": False},
+        vision=SIGLIP,
         tokens={"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>",
                 "turn_token": "<|im_start|>", "eos_token": "<|im_end|>"},
         ids={"image_token_id": "<image_soft_token>", "boi_token_index": "<start_of_image>",
@@ -230,8 +228,7 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
     "llava_next": lambda: replace(
         FAMILIES["llava"](),
         model="LlavaNextForConditionalGeneration",
-        vision={**VISION, "model_type": "siglip_vision_model", "image_size": 140, "patch_size": 14,
-                "vision_use_head": False},
+        vision={**SIGLIP, "image_size": 140},
         images=("LlavaNextImageProcessorPil", {
             "size": {"height": 140, "width": 140}, "crop_size": {"height": 140, "width": 140}, "do_center_crop": False,
             "image_grid_pinpoints": [[140, 280], [280, 140], [280, 280]]}),
@@ -295,15 +292,14 @@ def make_tiny(
         raise ModelError(f"no tiny model of a {family!r} is known; expected one of {', '.join(KNOWN)}.")
     if not narrow:
         raise ModelError(f"of a {family} docleak knows no published size, only a tiny model. Pass --narrow.")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ModelError(f"{out} is there already; expected a new or empty folder.")
+    if fault := taken(out):
+        raise ModelError(f"{fault}.")
     t.utils.logging.disable_progress_bar()
     if family in READERS:
         network, config, processor = READERS[family](width or WIDTH)
     else:
         network, config, processor = _made(family, width)
-    with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
-        torch.manual_seed(seed)
+    with drawn_with(seed):
         module = network._from_config(config).eval()
     if initialisation == "spread":
         spread(module, generator=torch.Generator().manual_seed(seed))
@@ -312,10 +308,9 @@ def make_tiny(
         "seed": seed,
         "parameters": sum(parameter.numel() for parameter in module.parameters()),
     }
-    with reported(out), drafted_folder(out) as draft:
+    with new_model(out, card) as draft:
         module.save_pretrained(draft)
         processor.save_pretrained(draft)
-        write_json(draft / "docleak.json", card)
     return card
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from docleak.attacks.gradients.algebra.recovered import Condition
 from docleak.attacks.gradients.algebra.subspace import EPSILON, Members, Rows, Subspace, members
 from docleak.attacks.gradients.local_steps import Optimiser
+from docleak.attacks.hooks import reached, read_by
 from docleak.errors import AttackError
 from docleak.models.base import DocumentModel
 from docleak.models.vlm.model import VisionLanguage
@@ -144,21 +145,13 @@ def _decoder(model: DocumentModel) -> Any:
 
 def _readers(model: DocumentModel, decoder: Any) -> list[Reader]:
     """Groups of linear layers whose input at a word depends on nothing but the word."""
-    seen: dict[str, Tensor] = {}
     names = {module: name for name, module in model.module.named_modules()}
     a, b, c = (int(i) for i in torch.linspace(5, len(model.tokenizer) - 1, 3).long())  # type: ignore[attr-defined]
     ids = torch.tensor([[a, b, c, a], [c, a, a, b]])
     same = [((0, 0), (0, 3)), ((0, 0), (1, 1)), ((0, 1), (1, 3)), ((0, 2), (1, 0))]
-    with ExitStack() as stack:
-        for module in decoder.modules():
-            if isinstance(module, nn.Linear):
-
-                def keep(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-                    seen[names[layer]] = inputs[0]
-
-                handle = module.register_forward_pre_hook(keep)
-                stack.callback(handle.remove)
+    with read_by(module for module in decoder.modules() if isinstance(module, nn.Linear)) as read:
         decoder(input_ids=ids.to(_device(model)), use_cache=False)
+    seen = {names[layer]: value for layer, value in read}
     alone: list[tuple[Tensor, list[str]]] = []
     for name, value in seen.items():
         if value.shape[:2] != ids.shape or any(_apart(value[i], value[j]) > ALIKE for i, j in same):
@@ -177,30 +170,12 @@ def _apart(one: Tensor, other: Tensor) -> float:
     return float((one - other).detach().norm() / one.detach().norm().clamp_min(1e-30))
 
 
-class _Reached(Exception):
-    """The layer that was asked for was reached; what is behind it need not be computed."""
-
-
-@torch.no_grad()
 def _inputs(model: DocumentModel, decoder: Any, reader: Reader) -> Tensor:
     """(V, width): what the layer reads at each word of the vocabulary."""
-    rows: list[Tensor] = []
-
-    def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        rows.append(inputs[0][0].detach().cpu())
-        raise _Reached
-
-    handle = model.module.get_submodule(reader.layer).register_forward_pre_hook(keep)
+    layer = model.module.get_submodule(reader.layer)
     count = model.module.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
-    try:
-        for ids in torch.split(torch.arange(count, device=_device(model)), CHUNK):
-            try:
-                decoder(input_ids=ids[None], use_cache=False)
-            except _Reached:
-                continue
-    finally:
-        handle.remove()
-    return torch.cat(rows)
+    parts = torch.split(torch.arange(count, device=_device(model)), CHUNK)
+    return torch.cat([reached(layer, partial(decoder, input_ids=ids[None], use_cache=False))[0] for ids in parts])
 
 
 def _device(model: DocumentModel) -> torch.device:

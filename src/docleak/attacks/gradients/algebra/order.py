@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from docleak.attacks.gradients.algebra.sequences import Sequences, grow
 from docleak.attacks.gradients.algebra.subspace import FAR, SLACK, Rows, Subspace, members
 from docleak.attacks.gradients.algebra.tower import tower_system
 from docleak.attacks.gradients.view import GradientView, Knowledge
+from docleak.attacks.hooks import reached, read_by
 from docleak.errors import AttackError
 from docleak.models.base import AnswerLayers
 from docleak.models.vlm.model import VisionLanguage
@@ -68,10 +69,9 @@ def recover_answers(view: GradientView) -> Answers:
     width = table.shape[1]
 
     def reads(rows: Tensor) -> Tensor:
-        encoded = torch.zeros(len(rows), 1, width, device=decoder.device)
-        with _reading(query) as seen:
-            decoder(input_ids=rows.to(decoder.device), encoder_hidden_states=encoded, use_cache=False)
-        return seen[0][:, -1]
+        ids, encoded = rows.to(decoder.device), torch.zeros(len(rows), 1, width, device=decoder.device)
+        run = partial(decoder, input_ids=ids, encoder_hidden_states=encoded, use_cache=False)
+        return reached(query, run)[:, -1]
 
     start = torch.tensor([[int(decoder.config.decoder_start_token_id)]])
     others = ids[ids != start[0, 0]]  # repeated, it gives the same vectors for ever
@@ -155,29 +155,6 @@ def _parts(row: Sequence[int], tail: Sequence[int]) -> tuple[Sequence[int], Sequ
     return None if at is None else (row[:at], row[at + len(tail) :])
 
 
-class _Reached(Exception):
-    """The layer that was asked for was reached."""
-
-
-@contextmanager
-def _reading(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """What ``layer`` reads; nothing behind it is computed."""
-    seen: list[Tensor] = []
-
-    def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen.append(inputs[0].detach().cpu())
-        raise _Reached
-
-    handle = layer.register_forward_pre_hook(keep)
-    try:
-        with torch.no_grad():
-            yield seen
-    except _Reached:
-        pass
-    finally:
-        handle.remove()
-
-
 @dataclass(frozen=True)
 class _Replay:
     """A vision-language decoder up to the layer that is read, with ``head``, the picture among it, behind it.
@@ -207,11 +184,10 @@ class _Replay:
             lambda _, __, options: given.append(options.get("position_ids")), with_kwargs=True
         )
         try:
-            with _reading(layer) as seen:
-                model.forward_to(pixels, head, head[:0], cache)
+            known = reached(layer, lambda: model.forward_to(pixels, head, head[:0], cache))[0]
         finally:
             handle.remove()
-        return cls(model, pixels, head, weights, layer, seen[0][0], cache, given[0])
+        return cls(model, pixels, head, weights, layer, known, cache, given[0])
 
     def reads(self, rows: Tensor) -> Tensor:
         """What the layer reads at the last of each of the rows (n, t) behind the head."""
@@ -224,9 +200,8 @@ class _Replay:
             last = known[..., -1:] if known.ndim == 2 else _last(known)
             places = last + 1 + torch.arange(rows.shape[1], device=last.device)
         embedded = self.model.module.get_input_embeddings()(rows.to(self.device))
-        with _reading(self.layer) as seen:
-            decoder(inputs_embeds=embedded, past_key_values=cache, position_ids=places, use_cache=True)
-        return seen[0][:, -1]
+        run = partial(decoder, inputs_embeds=embedded, past_key_values=cache, position_ids=places, use_cache=True)
+        return reached(self.layer, run)[:, -1]
 
     @property
     def device(self) -> torch.device:
@@ -237,9 +212,7 @@ class _Replay:
         """AttackError unless a made-up continuation of a prompt, or answer to it, is read as by the whole network."""
         made = torch.tensor(self.model.processor.answer_ids("?", MADE_UP))
         asked, said = (self.head, made) if answering else (torch.cat([self.head, made]), made[:0])
-        with _reading(self.layer) as seen:
-            self.model.forward_to(self.pixels, asked, said)
-        whole = seen[0][0, len(self.head) :]
+        whole = reached(self.layer, lambda: self.model.forward_to(self.pixels, asked, said))[0, len(self.head) :]
         for t in (1, len(made) // 2, len(made)):
             replayed = self.reads(made[None, :t])[0]
             if float((replayed - whole[t - 1]).norm()) > ALIKE * float(whole[t - 1].norm()):
@@ -259,18 +232,9 @@ def _last(places: Tensor) -> Tensor:
 def _second(model: VisionLanguage, decoder: Any) -> tuple[tuple[str, ...], nn.Module]:
     """The linear layers behind the first attention that read the same, by their weights' names, and one of them."""
     names = {module: name for name, module in model.module.named_modules()}
-    read: list[tuple[nn.Module, Tensor]] = []
-    handles = [
-        layer.register_forward_pre_hook(lambda m, inputs: read.append((m, inputs[0])))
-        for layer in decoder.layers[1].modules()
-        if isinstance(layer, nn.Linear)
-    ]
-    try:
-        with torch.no_grad():
-            decoder(input_ids=torch.tensor([[5, 6, 7]], device=next(decoder.parameters()).device), use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
+    linear = (layer for layer in decoder.layers[1].modules() if isinstance(layer, nn.Linear))
+    with torch.no_grad(), read_by(linear) as read:
+        decoder(input_ids=torch.tensor([[5, 6, 7]], device=next(decoder.parameters()).device), use_cache=False)
     first, value = read[0]
     alike = [layer for layer, other in read if other.shape == value.shape and torch.equal(other, value)]
     return tuple(f"{names[layer]}.weight" for layer in alike), first

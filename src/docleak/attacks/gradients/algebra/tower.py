@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from docleak.attacks.gradients.algebra.patches import System, numbers_of
 from docleak.attacks.gradients.algebra.subset_sums import FLOAT32, Floats, Indices
 from docleak.attacks.gradients.view import GradientView
+from docleak.attacks.hooks import reached
 from docleak.errors import AttackError
 from docleak.models.base import DocumentModel
 from docleak.models.vlm.model import VisionLanguage
@@ -133,30 +134,12 @@ def _behind(model: VisionLanguage, table: str) -> tuple[nn.Module, bool]:
     return model.module.get_submodule(f"{above}.blocks.0"), True
 
 
-class _Reached(Exception):
-    """The module that was asked for was reached."""
-
-
-@torch.no_grad()
 def _reached(model: VisionLanguage, pixels: Tensor, module: nn.Module, *, inputs: bool) -> Tensor:
     """What a module of the tower reads, or makes, of the network's ``pixels``."""
-    seen: list[Tensor] = []
-
-    def keep(_: nn.Module, read: tuple[Any, ...], made: Any = None) -> None:
-        seen.append((read[0] if inputs else made).detach().cpu().double())
-        raise _Reached
-
-    handle = module.register_forward_pre_hook(keep) if inputs else module.register_forward_hook(keep)
     device = next(model.module.parameters()).device
-    given = {name: value.to(device) for name, value in model.picture.constants.items()}
+    given = {name: value.to(device) for name, value in {**model.picture.constants, model.picture.name: pixels}.items()}
     network: Any = model.module
-    try:
-        network.model.get_image_features(**{model.picture.name: pixels.to(device)}, **given)
-    except _Reached:
-        pass
-    finally:
-        handle.remove()
-    return seen[0]
+    return reached(module, lambda: network.model.get_image_features(**given), made=not inputs).double()
 
 
 def _frames(model: VisionLanguage) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Words drawn where a page is blank: the ink that known text leaves at known places, in one of a few looks.
+"""Words drawn where a page is blank: the ink that known text leaves, in one of a few looks, and where it may stand.
 
 A look is a typeface and a way of printing. ``printed`` sets each line at the whole pixel size whose ink fits its box,
 as a page made at this size has it; ``scanned`` draws large letters and shrinks them into the box, as a scan that was
@@ -16,9 +16,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PILImage
+from scipy import ndimage
+from torch import Tensor
 
 from docleak.documents.fonts import FACES, FALLBACK, FAMILIES, Type, draws, font_path, type_for, word_ink
 from docleak.documents.page import Box, Word
+from docleak.models.base import Transcript
 
 Ink = NDArray[np.float64]
 Way = Literal["printed", "scanned"]
@@ -31,6 +34,10 @@ LARGE, SAMPLES = 64, 6
 FITS = 1.5
 #: Pixels by which another weight of a typeface may fit a line worse and still be tried.
 TIE = 1.0
+#: Boxes are rounded down to this share of the page (LayoutLM's 0..1000); half of it is added back.
+GRID = 1 / 1000
+#: Pixels that ``private_mask`` puts around a field.
+MARGIN = 1
 
 
 @dataclass(frozen=True)
@@ -235,3 +242,43 @@ def _unevenness(lines: Sequence[Line], face: str, stretched: bool) -> float:
                 ratios.append(math.log((x1 - x0) / (y1 - y0)) - math.log(ink.shape[1] / ink.shape[0]))
     common = np.median(ratios) if stretched and ratios else 0.0
     return float(np.abs(np.array(ratios) - common).mean()) if ratios else math.inf
+
+
+def private_lines(transcript: Transcript, private: Tensor) -> tuple[Line, ...]:
+    """The words (in pixels) of a page whose middle lies in ``private`` (H, W), as lines."""
+    height, width = private.shape
+    half = (width * GRID / 2, height * GRID / 2) * 2
+    words = []
+    for word in transcript.words:
+        box: Box = tuple(edge + h for edge, h in zip(word.box, half, strict=True))  # type: ignore[assignment]
+        x, y = int((box[0] + box[2]) / 2), int((box[1] + box[3]) / 2)
+        if box[0] < box[2] and box[1] < box[3] and x < width and y < height and bool(private[y, x]):
+            words.append(Word(word.text, box))
+    return lines_of(words)
+
+
+def regions(private: Tensor) -> tuple[tuple[slice, slice], ...]:
+    """Rows and columns of each connected piece of ``private`` (H, W)."""
+    labels, _ = ndimage.label(private.cpu().numpy())
+    return tuple((rows, columns) for rows, columns in ndimage.find_objects(labels))
+
+
+def boxes_of(found: Sequence[tuple[slice, slice]], size: tuple[int, int]) -> tuple[Box, ...]:
+    """The ink's place in each region: without the margin that the mask has on the sides where there was room for it."""
+    height, width = size
+    boxes = []
+    for rows, columns in found:
+        x0, x1 = (columns.start + MARGIN * (columns.start > 0), columns.stop - MARGIN * (columns.stop < width))
+        y0, y1 = (rows.start + MARGIN * (rows.start > 0), rows.stop - MARGIN * (rows.stop < height))
+        if x0 < x1 and y0 < y1:
+            boxes.append((float(x0), float(y0), float(x1), float(y1)))
+    return tuple(boxes)
+
+
+def touched(private: Tensor, ink: np.ndarray) -> Tensor:
+    """Which private pixels (H, W) are in a region with any of ``ink`` (H, W)."""
+    out = private.clone()
+    for rows, columns in regions(private):
+        if not ink[rows, columns].any():
+            out[rows, columns] = False
+    return out
