@@ -56,9 +56,14 @@ def _attacked(record: Record) -> dict[str, tuple[int, Estimate, float | None]]:
     """Attack -> the smallest s that was asked for, its accuracy there, and that of saying the same of all."""
     told = {}
     for name, numbers in numbers_in(record, "membership").items():
-        least = min(int(key.removeprefix("accuracy_s")) for key in numbers if key.startswith("accuracy_s"))
+        least = least_of(numbers)
         told[name] = least, numbers[f"accuracy_s{least}"], numbers[f"chance_s{least}"].value
     return told
+
+
+def least_of(numbers: Mapping[str, Estimate]) -> int:
+    """The smallest s of an attack's accuracies."""
+    return min(int(key.removeprefix("accuracy_s")) for key in numbers if key.startswith("accuracy_s"))
 
 
 def not_measured(record: Record) -> dict[str, str]:
