@@ -95,8 +95,7 @@ def _fitted(search: Diagnosis, begun: ImitatedRound, told: Mapping[str, Any]) ->
 
 
 def _plans(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, Any], count: int) -> Iterator[LocalPlan]:
-    known = {key: value for key, value in told.items() if key in LocalPlan.__dataclass_fields__}
-    plain = LocalPlan(**{"batch_size": max(1, count), "weight_decay": 0.0, "dropout": False, **known})
+    plain = LocalPlan(**{"batch_size": max(1, count), "weight_decay": 0.0, "dropout": False, **told})
     sent = imitated(plain).sent
     kinds = ("adamw", "sgd") if moves_alike(sent) else ("sgd", "adamw")
     largest = max(float(value.abs().max()) for value in sent.values())
