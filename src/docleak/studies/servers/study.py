@@ -18,7 +18,7 @@ from docleak.files import Stamps, stamps
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.image import psnr
 from docleak.metrics.membership import clopper_pearson
-from docleak.models import DocumentModel, Encoded, load_model, pixels_of
+from docleak.models import DocumentModel, Encoded, load_model, pixels_of, trainable
 from docleak.models.base import image_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import SEVERE_SHARE, Part, Severity
@@ -102,8 +102,7 @@ class ServersStudy(Study[ServersConfig]):
         loot = server.read(sent, update)
         one_page = bool(getattr(server, "one_page", False))
         record |= of_pictures(loot, pixels) | (of_one(loot, inputs) if one_page else of_tokens(loot, inputs))
-        trained = {n: p.detach() for n, p in sent.model.module.named_parameters() if p.requires_grad}
-        before = {n: p.detach() for n, p in model.module.named_parameters() if p.requires_grad}
+        trained, before = ({n: p.detach() for n, p in trainable(one.module)} for one in (sent.model, model))
         few = slice(0, min(EXAMPLES, c.batch_size))
 
         def loss() -> Tensor:
