@@ -19,6 +19,12 @@ from docleak.studies.results import flat
 
 #: Characters of a setting that are shown.
 LENGTH = 160
+#: How the interval of a difference was made (``_kind``), in a sentence.
+HOW = {
+    "bounded by both": "no resample differs, so bounded by the ends of both intervals, over",
+    "paired": "paired over the same",
+    "not paired": "not paired: other documents, providers or clients, or other content;",
+}
 #: What the interval of a difference says (``Difference.differs``).
 SURE = {
     True: "so the two differ",
@@ -59,18 +65,11 @@ class Comparison:
         change = one.estimate
         if change.value is None:
             return f"{head}, {of}: could not be compared ({change.why})."
-        how = (
-            "paired over the same"
-            if one.paired
-            else "not paired: other documents, providers or clients, or other content;"
-        )
-        how = "no resample differs, so bounded by the ends of both intervals, over" if one.bounded else how
-        ends = f"{one.first.text} to {one.second.text}"
-        moved = f"by {_change(one)}"
+        moved = f"{head}, {of}: {one.first.text} to {one.second.text}, by {_change(one)}"
         if change.low is None or change.high is None:
-            return f"{head}, {of}: {ends}, {moved}; {change.why or 'no interval'}."
-        sure = SURE[one.differs]
-        return f"{head}, {of}: {ends}, {moved}, {how} {change.groups} documents, providers or clients; {sure}."
+            return f"{moved}; {change.why or 'no interval'}."
+        how = HOW[_kind(one)]
+        return f"{moved}, {how} {change.groups} documents, providers or clients; {SURE[one.differs]}."
 
     def table(self) -> Table:
         """A row per measure of both."""
@@ -106,9 +105,7 @@ class Comparison:
 
 def _kind(one: Difference) -> str:
     """How the interval of a difference was made, for its column."""
-    if one.bounded:
-        return "bounded by both"
-    return "paired" if one.paired else "not paired"
+    return "bounded by both" if one.bounded else "paired" if one.paired else "not paired"
 
 
 def compare(first: Path, second: Path) -> Comparison:

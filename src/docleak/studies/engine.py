@@ -30,29 +30,23 @@ DIED = "the worker process died (out of memory, or killed)"
 
 
 class Watcher(Protocol):
-    """Is told how far things are."""
+    """Is told how far things are. Classes made of it may leave out what they do not listen to."""
 
     def began(self, sizes: Mapping[str, int], finished: Collection[str]) -> None:
         """These units there are, by label, and which of them were finished before."""
+        return
 
     def reached(self, label: str, number: int, of: int) -> None:
         """A unit is so far; at ``of`` it is finished."""
+        return
 
     def said(self, text: str) -> None:
         """A line for people: a training's epoch, say."""
+        return
 
 
-class Silence:
+class Silence(Watcher):
     """A watcher that tells nobody."""
-
-    def began(self, sizes: Mapping[str, int], finished: Collection[str]) -> None:
-        """Nothing."""
-
-    def reached(self, label: str, number: int, of: int) -> None:
-        """Nothing."""
-
-    def said(self, text: str) -> None:
-        """Nothing."""
 
 
 SILENCE = Silence()

@@ -64,7 +64,9 @@ class Results:
 
     def pictures(self) -> dict[str, dict[str, Path]]:
         """Unit -> name -> PNG, of one run."""
-        run = Run.load(_only(self.paths))
+        if len(self.paths) != 1:
+            raise RunError(f"{len(self.paths)} runs have pictures of their own; load them one by one.")
+        run = Run.load(self.paths[0])
         return {
             str(record["unit"]): {name: run.folder(record["unit"]) / file for name, file in record["images"].items()}
             for record in run.units()
@@ -134,12 +136,6 @@ def _told(record: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in told.items()
         if not isinstance(value, list) and BY_PROVIDER not in name.split(".")
     }
-
-
-def _only(paths: Sequence[Path]) -> Path:
-    if len(paths) != 1:
-        raise RunError(f"{len(paths)} runs have pictures of their own; load them one by one.")
-    return paths[0]
 
 
 def flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:

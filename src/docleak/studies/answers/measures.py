@@ -378,23 +378,13 @@ def fields(bench: Bench) -> Found:
 def sides(found: Remembered) -> Numbers:
     """Positive, negative and their difference by name."""
     rows = {"positive": found.positive, "negative": found.negative, "gap": found.difference}
-    return {
-        f"{side}_{name}": estimate
-        for side, both in rows.items()
-        for name, estimate in zip(("acc", "anls"), both, strict=True)
-    }
+    return {f"{side}_{of}": one for side, both in rows.items() for of, one in zip(("acc", "anls"), both, strict=True)}
 
 
+#: What AnswersConfig.measures names.
 MEASURED: dict[str, Callable[[Bench], Found]] = {
-    "gap": gap,
-    "membership": membership,
-    "memorisation": memorisation,
-    "disclosure": disclosure,
-    "utility": utility,
-    "noise": noise,
-    "division": division,
-    "spread": spread,
-    "keys": keys,
-    "documents": documents,
-    "fields": fields,
-}
+    measure.__name__: measure
+    for measure in (
+        gap, membership, memorisation, disclosure, utility, noise, division, spread, keys, documents, fields,
+    )
+}  # fmt: skip

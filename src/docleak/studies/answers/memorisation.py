@@ -36,28 +36,20 @@ class Trained:
 
 def outcomes_of(cases: Sequence[Case], spoken: Sequence[Spoken], members: Collection[str]) -> list[Outcome]:
     """Every reply scored; ``members`` are the providers that were trained on."""
-    return [
-        Outcome(
-            case.provider,
-            case.provider in members,
-            accuracy(said.text, case.question.answers),
-            anls(said.text, case.question.answers),
-            said.confidence,
-        )
-        for case, said in zip(cases, spoken, strict=True)
-    ]
+    outcomes = []
+    for case, said in zip(cases, spoken, strict=True):
+        right = accuracy(said.text, case.question.answers), anls(said.text, case.question.answers)
+        outcomes.append(Outcome(case.provider, case.provider in members, *right, said.confidence))
+    return outcomes
 
 
 def trained_values(pages: Sequence[Page]) -> list[Trained]:
     """Every answer and field value of the training pages, once per provider and key."""
-    values: dict[Trained, None] = {}
+    values: list[Trained] = []
     for page in pages:
-        for question in page.questions:
-            for answer in question.answers:
-                values[Trained(page.provider, question.key or question.text, answer)] = None
-        for field in page.fields:
-            values[Trained(page.provider, field.key, field.value)] = None
-    return list(values)
+        values += [Trained(page.provider, q.key or q.text, answer) for q in page.questions for answer in q.answers]
+        values += [Trained(page.provider, field.key, field.value) for field in page.fields]
+    return list(dict.fromkeys(values))
 
 
 def training_answers(trained: Sequence[Trained], key: str) -> dict[str, tuple[str, ...]]:

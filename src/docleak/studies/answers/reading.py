@@ -23,16 +23,14 @@ from docleak.runs.run import Run
 from docleak.spec import counted_words
 from docleak.studies.answers.config import CONTROL, UNNAMED
 from docleak.studies.answers.measured import compared_with, measures_of
-from docleak.studies.answers.record import Record, best_attack, best_score, measured_in, numbers_in
+from docleak.studies.answers.record import Record, best_attack, best_score, least_of, measured_in, numbers_in
 from docleak.studies.answers.shipped import SHIPPED
 from docleak.studies.answers.verdict import confidence_of, headline_of, said_of, sentences, severity_of
 
 THREAT: dict[str, Any] = {
     "adversary": "anyone who may ask the released model: a customer of its interface, or whoever downloads it",
     "sees": ["answers; APK also confidences and losses"],
-    "knows": [
-        "documents of its own of each provider, with their answers, none of which was trained on (RED)",
-    ],
+    "knows": ["documents of its own of each provider, with their answers, none of which was trained on (RED)"],
     "cannot": ["see the training, its updates, or any page of it"],
 }
 DOCUMENT_THREAT = {
@@ -135,9 +133,7 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         sections = [Section(anchor, toc, heading, body, annex=True)]
     spoken = released if beside else records
     apart = ", documents" if of else ""
-    lines = [
-        line for r in spoken for line in (f"{r['label']}{apart}:", *(f"  {sentence}" for sentence in sentences(r)))
-    ]
+    lines = [line for r in spoken for line in (f"{r['label']}{apart}:", *(f"  {said}" for said in sentences(r)))]
     return Reading(
         question="Was this document trained on, and which of its fields does the model know?" if of else
         "Whose documents did the model see, and what does it remember of them?",
@@ -191,12 +187,9 @@ def _threat(record: Record) -> dict[str, Any]:
     settings = {name: str(record["membership"]["attacks"][name]["setting"]) for name in made}
     public = any("epsilon_measured" in of for of in made.values())
     told, taught = [], [name for name, setting in settings.items() if setting.endswith("S")]
-    for name, of in made.items():
-        if name in taught:
-            least = min(int(key.removeprefix("accuracy_s")) for key in of if key.startswith("accuracy_s"))
-            all_of, seeds = (int(of[f"{key}_s{least}"].value or 0) for key in ("providers", "seeds"))
-            if seeds:
-                told.append(f"{all_of - of[f'accuracy_s{least}'].n // seeds} of {all_of}")
+    for of, least in ((made[name], least_of(made[name])) for name in taught):
+        all_of, seeds = (int(of[f"{key}_s{least}"].value or 0) for key in ("providers", "seeds"))
+        told += [f"{all_of - of[f'accuracy_s{least}'].n // seeds} of {all_of}"] if seeds else []
     who = "APK" if all(name.startswith("APK") for name in taught) else " and ".join(taught)
     sees = THREAT["sees"] if any(setting.startswith("PK") for setting in settings.values()) else ["answers"]
     documents, some = THREAT["knows"][0], " or ".join(dict.fromkeys(told)) or "some"
@@ -233,14 +226,14 @@ def comparison(records: Sequence[Record]) -> Table:
         facts = {"control": record["control"], "best_attack": best.name if best else None}
         note = said_of(record) + (f"; best attack {best.name}" if best else "")
         rows.append(Row(record["label"], values, facts=facts, note=note, quiet=record["control"]))
-    there = {key for row in rows for key, value in row.values.items() if _is_there(value)}
     hidden = replace(COMPARED["memory"], head=f"Hidden {asked.replace('_', ' ')} told of members")
-    columns = {key: column for key, column in {**COMPARED, "memory": hidden}.items() if key in there}
-    return Table("", columns, rows, first="Release", open=True)
+    return Table("", _known({**COMPARED, "memory": hidden}, rows), rows, first="Release", open=True)
 
 
-def _is_there(value: object) -> bool:
-    return value is not None and not (isinstance(value, Estimate) and value.value is None)
+def _known(columns: Mapping[str, Column], rows: Sequence[Row]) -> dict[str, Column]:
+    """The columns in which a row has a value."""
+    there = {key for row in rows for key, of in row.values.items() if getattr(of, "value", of) is not None}
+    return {key: column for key, column in columns.items() if key in there}
 
 
 def chart(records: Sequence[Record]) -> str:
@@ -347,8 +340,7 @@ def fields_table(records: Sequence[Record]) -> Table:
             note=f"{of['known'].n} and {of['others'].n} fields")
         for record in records for key, of in numbers_in(record, "fields").items()
     ]  # fmt: skip
-    there = {name for row in rows for name, value in row.values.items() if _is_there(value)}
-    columns = {name: Column(head, 1, percent=True) for name, head in heads.items() if name in there}
+    columns = _known({name: Column(head, 1, percent=True) for name, head in heads.items()}, rows)
     caption = "How often the true value, taken off the page, ranks first among those of other documents"
     return Table("Fields", columns, rows, caption, first="field", open=True)
 

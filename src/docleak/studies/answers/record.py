@@ -12,14 +12,14 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Best:
-    """The attack that is right oftenest, on the providers with more than ``least`` questions (s as small as was asked
-    for). ``chance`` is the share of its guesses that saying the same of all is right about."""
+class Attacked:
+    """What an attack is right about, on the providers with more than ``least`` questions (s as small as was asked for);
+    where it could be measured, ``chance`` is the share of its guesses that saying the same of all is right about."""
 
     name: str
     accuracy: Estimate
     chance: float
-    least: int = 0
+    least: int
 
 
 def numbers_in(record: Record, measure: str) -> dict[str, dict[str, Estimate]]:
@@ -42,29 +42,26 @@ def surest_score(record: Record) -> tuple[str, float]:
     return name, rates[name]
 
 
-def best_attack(record: Record) -> Best | None:
+def best_attack(record: Record) -> Attacked | None:
     """The attack with the highest accuracy, if one could be measured."""
-    attacks = [
-        Best(name, accuracy, chance, least)
-        for name, (least, accuracy, chance) in _attacked(record).items()
-        if accuracy.value is not None and chance is not None
-    ]
-    return max(attacks, key=lambda best: best.accuracy.value or 0, default=None)
+    measured = [one for one in _attacks(record) if one.accuracy.value is not None]
+    return max(measured, key=lambda one: one.accuracy.value or 0, default=None)
 
 
-def _attacked(record: Record) -> dict[str, tuple[int, Estimate, float | None]]:
-    """Attack -> the smallest s that was asked for, its accuracy there, and that of saying the same of all."""
-    told = {}
-    for name, numbers in numbers_in(record, "membership").items():
-        least = min(int(key.removeprefix("accuracy_s")) for key in numbers if key.startswith("accuracy_s"))
-        told[name] = least, numbers[f"accuracy_s{least}"], numbers[f"chance_s{least}"].value
-    return told
+def _attacks(record: Record) -> list[Attacked]:
+    of = [(name, numbers, least_of(numbers)) for name, numbers in numbers_in(record, "membership").items()]
+    return [Attacked(name, n[f"accuracy_s{s}"], n[f"chance_s{s}"].value or 0.0, s) for name, n, s in of]
+
+
+def least_of(numbers: Mapping[str, Estimate]) -> int:
+    """The smallest s of an attack's accuracies."""
+    return min(int(key.removeprefix("accuracy_s")) for key in numbers if key.startswith("accuracy_s"))
 
 
 def not_measured(record: Record) -> dict[str, str]:
     """What was asked for of providers and could not be measured, key or attack -> why."""
     keys = dict(record.get("memorisation", {}).get("remarks", {}))
-    failed = {name: one.why or "no value" for name, (_, one, _) in _attacked(record).items() if one.value is None}
+    failed = {one.name: one.accuracy.why or "no value" for one in _attacks(record) if one.accuracy.value is None}
     return {**keys, **failed}
 
 

@@ -20,6 +20,7 @@ from docleak.attacks.answers.memorisation import (
 )
 from docleak.documents.blue_red import RED_NEGATIVE, RED_POSITIVE
 from docleak.documents.blue_red_files import BlueRed
+from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
 from docleak.documents.pages import joined, picked, provider_names
 from docleak.documents.phrasings import PHRASINGS
@@ -104,25 +105,19 @@ def by_provider_means(found: Sequence[Outcome]) -> dict[str, dict[str, float]]:
     grouped: dict[str, list[Outcome]] = {}
     for outcome in found:
         grouped.setdefault(outcome.provider, []).append(outcome)
-    return {
-        "anls": {name: float(np.mean([one.anls for one in of])) for name, of in grouped.items()},
-        "accuracy": {name: float(np.mean([one.accuracy for one in of])) for name, of in grouped.items()},
-    }
+    return {key: {name: float(np.mean([getattr(one, key) for one in of])) for name, of in grouped.items()}
+            for key in ("anls", "accuracy")}  # fmt: skip
 
 
 def training_values(blue_red: BlueRed) -> list[Trained]:
     """What the owner of the model knows: every answer and field on the pages that were trained on."""
-    from docleak.documents.loaders import load_pages
-
-    pages = joined([load_pages(f"folder:{folder}", seed=0) for folder in blue_red.silos.values()])
-    return trained_values(pages)
+    return trained_values(joined([load_pages(f"folder:{folder}", seed=0) for folder in blue_red.silos.values()]))
 
 
 def memory_cases(red: Red, key: str, trained: Sequence[Trained], *, seed: int) -> Drawn:
     """The memorisation test of one key on RED; the same cases for every model."""
-    phrasings = PHRASINGS if key in PHRASINGS else {}
-    known = training_answers(trained, key)
-    return draw_cases(red.pages, key, rng=np.random.default_rng((seed, CASES)), training=known, phrasings=phrasings)
+    rng, phrasings = np.random.default_rng((seed, CASES)), PHRASINGS if key in PHRASINGS else {}
+    return draw_cases(red.pages, key, rng=rng, training=training_answers(trained, key), phrasings=phrasings)
 
 
 def memory_of(red: Red, cases: Sequence[Case], asker: Asker) -> dict[str, tuple[float, float]]:

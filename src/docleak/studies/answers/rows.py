@@ -141,12 +141,8 @@ def draw(rows: Sequence[TableRow]) -> bytes:
     if measure in COUNTED:
         parts = {row.name: record[measure]["counts"] for row in rows for record in row.run.units()}
         return COUNTED[measure](parts)
-    estimates = [
-        {name: value for name, value in row.study.numbers(row.run).items() if isinstance(value, Estimate)}
-        if row.run.units()
-        else {}
-        for row in rows
-    ]
+    numbers_of = [row.study.numbers(row.run) for row in rows]
+    estimates = [{name: one for name, one in of.items() if isinstance(one, Estimate)} for of in numbers_of]
     columns = {name: COLUMNS[name] for name in rows[0].study.shown()}
     told = {name for numbers in estimates for name, number in numbers.items() if number.value is not None}
     columns = {name: column for name, column in columns.items() if column.percent and name in told} or columns

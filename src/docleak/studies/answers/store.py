@@ -113,9 +113,7 @@ def division_of(division: str | Data, store: Path) -> BlueRed:
             elif division.official:
                 divided = open_own(division.documents)
             else:
-                divided = open_blue_red(
-                    division.documents, division.plan, seed=division.seed, count=None,
-                )  # fmt: skip
+                divided = open_blue_red(division.documents, division.plan, seed=division.seed, count=None)
             write_blue_red(divided, folder)
     return read_blue_red(folder)
 

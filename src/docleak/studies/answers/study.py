@@ -51,6 +51,7 @@ from docleak.studies.study import (
     Tell,
     Unit,
     one_of,
+    with_tuples,
 )
 
 #: Beside the folders of tables: their divisions, targets and replies.
@@ -264,15 +265,11 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         """A row measures one thing of one target: ``target`` and ``epsilon`` (0: none) say how it is trained from
         ``source``, ``preset`` with which settings; ``data`` and ``training`` change single ones of those. ``attack`` is
         "azk" or "apk", and "+cls1+cls2" for the vote."""
-        row: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-        data, training = row.pop("data", {}), row.pop("training", {})
-        if specs := changes.get("documents"):
-            data = {**data, "documents": specs[0]}
-        sizes = {"providers": changes.get("issuers"), "per_provider": changes.get("per_issuer")}
-        made = {name: size for name, size in sizes.items() if size is not None}
-        data = {**data, **made}
-        if "rounds" in changes:
-            training = {**training, "rounds": changes["rounds"]}
+        row, said = with_tuples(settings), {key: value for key, value in changes.items() if value is not None}
+        made = {to: said[key] for key, to in (("issuers", "providers"), ("per_issuer", "per_provider")) if key in said}
+        documents = {"documents": said["documents"][0]} if said.get("documents") else {}
+        data = {**row.pop("data", {}), **documents, **made}
+        training = {**row.pop("training", {}), **({"rounds": said["rounds"]} if "rounds" in said else {})}
         seed, measure = row.pop("seed", 0), row.pop("measure", "utility")
         target = target_of(
             source, row.pop("preset", "tiny"), row.pop("target", "none"), row.pop("epsilon", 0.0), data=data,

@@ -119,7 +119,7 @@ class Preset:
     plain: Mapping[str, Training]
     private: Mapping[str, Training]
     #: Some budgets have a clip norm of their own.
-    clip_norms: Mapping[tuple[str, float], float]
+    clip_norms: Mapping[tuple[str, float], float] = field(default_factory=dict)
 
     def training(self, target: str, epsilon: float) -> Training:
         """The settings of a target that is trained."""
@@ -149,18 +149,12 @@ PRESETS: dict[str, Preset] = {
         },
         {(CENTRAL, 1.0): 1.0},
     ),
-    "tiny": Preset(
-        Data(),
-        TINY_PLAIN,
-        TINY_PRIVATE,
-        {},
-    ),
+    "tiny": Preset(Data(), TINY_PLAIN, TINY_PRIVATE),
     # As many documents of more providers: "fewer than one in a hundred" takes 368 members of whom none is read.
     "crowd": Preset(
         Data(providers=800, per_provider=4.0, plan=BlueRedPlan(test=0.2)),
         {**TINY_PLAIN, FEDERATED: replace(TINY_PLAIN[FEDERATED], rounds=8)},
         {**TINY_PRIVATE, CENTRAL: replace(TINY_PRIVATE[CENTRAL], rounds=5)},
-        {},
     ),
     # One step a client: bytes, memory and seconds of the published size, and nothing learned.
     "base": Preset(
@@ -169,7 +163,6 @@ PRESETS: dict[str, Preset] = {
          FEDERATED: Training(batch_size=2, max_steps=1, participation=0.2)},
         {CENTRAL: Training(rounds=1, batch_size=2, max_steps=1, unit_rate=0.25, denominator=5, repeatable=True),
          FEDERATED: Training(batch_size=2, max_steps=1, participation=0.2, denominator=2, repeatable=True)},
-        {},
     ),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from scipy.stats import norm
 
 from docleak.metrics.estimate import Estimate
-from docleak.report.severity import Severity, worst
+from docleak.report.severity import Severity
 from docleak.studies.answers.record import (
     Record,
     best_attack,
@@ -48,9 +48,7 @@ def severity_of(record: Record) -> Severity:
     A value of the training that only the target gives, asked of documents that do not show it, is at least PARTIAL.
     NONE needs all that was asked for to have been measured with intervals that exclude much, else it is UNTOLD.
     """
-    if "documents" in record:
-        return worst([_of_severity(record), *([_of_providers(record)] if "gap" in record else [])])
-    return _of_providers(record)
+    return _severity_of_documents(record) if "documents" in record else _severity_of_providers(record)
 
 
 def confidence_of(records: Sequence[Record]) -> int:
@@ -78,8 +76,8 @@ def _sure_low(number: Estimate, record: Record) -> float:
     return number.value - max(1.0, stretch) * (number.value - number.low)
 
 
-def _of_severity(record: Record) -> Severity:
-    """Of documents: the fields that are known beyond others' and beyond the public model's, else the best score."""
+def _severity_of_documents(record: Record) -> Severity:
+    """The fields that are known beyond others' and beyond the public model's, else the best score."""
     if record["documents"]["differs"]:
         return Severity.UNTOLD
     low = best_score(record)[1].low or 0.0
@@ -131,8 +129,7 @@ def fields_known(record: Record) -> bool:
     )  # fmt: skip
 
 
-def _of_providers(record: Record) -> Severity:
-    """Of providers."""
+def _severity_of_providers(record: Record) -> Severity:
     gaps = [of["gap_acc"] for of in numbers_in(record, "memorisation").values()]
     if any(_sure_low(gap, record) > 0 for gap in gaps):
         return Severity.SEVERE
@@ -168,7 +165,7 @@ def said_of(record: Record) -> str:
     severity = severity_of(record)
     if record["control"]:
         return YARDSTICK
-    if "documents" in record and _of_severity(record) is severity and severity is not Severity.NONE:
+    if "documents" in record and severity is not Severity.NONE:
         if record["documents"]["differs"] and not _few(record):
             return DIFFERENT
         return severity.label if severity is Severity.UNTOLD else FIELDS_KNOWN if fields_known(record) else TOLD
@@ -179,13 +176,12 @@ def said_of(record: Record) -> str:
 
 def headline_of(record: Record) -> str:
     """What the severity rests on: what it remembers, or else what tells members from others."""
-    if "documents" in record and _of_severity(record) is severity_of(record):
+    if "documents" in record:
         return " ".join([*_of_documents(record), *_of_fields(record)])
+    severe = severity_of(record) is Severity.SEVERE
     rest = [*_of_disclosure(record), *_of_gap(record), *_of_membership(record), *_of_measured(record)]
-    remembers = severity_of(record) is Severity.SEVERE or not rest
-    first = _of_memory(record) if remembers else rest
-    return " ".join([*first, *([] if severity_of(record) is Severity.SEVERE else _of_unmeasured(record)),
-                     *_of_all_clear(record)])  # fmt: skip
+    first = _of_memory(record) if severe or not rest else rest
+    return " ".join([*first, *([] if severe else _of_unmeasured(record)), *_of_all_clear(record)])
 
 
 def sentences(record: Record) -> list[str]:
@@ -238,23 +234,19 @@ def _of_memory(record: Record) -> list[str]:
 def _of_documents(record: Record) -> list[str]:
     if "documents" not in record:
         return []
-    of, (name, auc) = record["documents"], best_score(record)
-    controls = {what: Estimate.of_json(told) for what, told in of["controls"].items()}
-    blind = "; ".join(f"{what}: AUC {told.text(2)}" for what, told in controls.items())
+    of, scores, (name, auc) = record["documents"], numbers_in(record, "documents"), best_score(record)
+    sizes = f"{of['members']} documents said to be trained on and {of['others']} others"
+    blind = "; ".join(f"{what}: AUC {Estimate.of_json(told).text(2)}" for what, told in of["controls"].items())
     if short := _few(record):
         return [
-            f"{of['members']} documents said to be trained on and {of['others']} others are too few: "
-            f"{'; '.join(short)} has no interval, so that nothing says whether the sets differ by themselves."
+            f"{sizes} are too few: {'; '.join(short)} has no interval, so that nothing says whether the sets differ by "
+            "themselves."
         ]
     if of["differs"]:
         return [
             f"The two sets of documents differ without asking the model ({blind}), so that no score says what training "
             "left behind. Draw both from one pile, by a coin for each document."
         ]
-    scores, sizes = (
-        numbers_in(record, "documents"),
-        f"{of['members']} documents said to be trained on and {of['others']} others",
-    )
     rate = scores[name]["tpr_at_1_fpr"]
     hits = f"at 1 % false alarms it finds {_range(rate)} of them" if rate.value is not None else (
         f"what it finds at 1 % false alarms cannot be had: {rate.why}"
@@ -265,7 +257,7 @@ def _of_documents(record: Record) -> list[str]:
     line += hits if told else f"{reverse}, and an AUC up to {most:.2f} is not excluded"
     if not told and (sure := surest_score(record))[1] > 0.01:
         line += f"; yet {sure[0]} finds {_range(scores[sure[0]]['tpr_at_1_fpr'])} of them at 1 % false alarms"
-    why = no_all_clear(record) if _of_severity(record) is Severity.UNTOLD else ""
+    why = no_all_clear(record) if _severity_of_documents(record) is Severity.UNTOLD else ""
     return [f"{line}. Without the release: {blind}; 1/2 is within.{f' No all-clear: {why}.' if why else ''}"]
 
 
@@ -341,8 +333,8 @@ def _of_measured(record: Record) -> list[str]:
 
 
 def _of_all_clear(record: Record) -> list[str]:
-    why = providers_not_excluded(record) if _of_providers(record) is Severity.UNTOLD and not record["control"] else ""
-    return [f"No all-clear: {why}."] if why else []
+    untold = _severity_of_providers(record) is Severity.UNTOLD and not record["control"]
+    return [f"No all-clear: {why}."] if untold and (why := providers_not_excluded(record)) else []
 
 
 def _of_privacy(record: Record) -> list[str]:

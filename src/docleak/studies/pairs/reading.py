@@ -146,17 +146,10 @@ def gain(
     units: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], column: str, rng: np.random.Generator
 ) -> Estimate:
     """By how much ``units`` are better than ``other`` on the same batches; those that one lacks are left out."""
-    sums: dict[int, list[float]] = {}
-    counts: dict[int, int] = {}
-    for side in (units, other):
-        for unit in side:
-            batch = unit["batch"]
-            sums.setdefault(batch, []).append(sum(float(score[column]) for score in unit["scores"]))
-            counts[batch] = len(unit["scores"])
-    both = sorted(batch for batch, values in sums.items() if len(values) == 2)
-    differences = np.array([sums[batch][0] - sums[batch][1] for batch in both])
-    sizes = np.array([counts[batch] for batch in both])
-    return ratio(differences, sizes, rng, share=False)
+    ours, theirs = ({u["batch"]: [float(s[column]) for s in u["scores"]] for u in side} for side in (units, other))
+    both = sorted(ours.keys() & theirs.keys())
+    differences = np.array([sum(ours[batch]) - sum(theirs[batch]) for batch in both])
+    return ratio(differences, np.array([len(theirs[batch]) for batch in both]), rng, share=False)
 
 
 def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

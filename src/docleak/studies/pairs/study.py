@@ -275,13 +275,9 @@ class PairStudy(TableStudy[PairConfig]):
         count, spent = sum(record["evaluations"]), sum(record["seconds"])
         if not count:
             return {"batches": Done(1, seconds, batches), EVALUATIONS: Done(0, 0.0, 0)}
-        evaluations = Done(count, spent, batches * self._evaluations(record))
+        read = sum(of > 0 for of in record["evaluations"])  # modalities, each with the whole budget
+        evaluations = Done(count, spent, batches * self.config.budget * read)
         return {"batches": Done(1, seconds - spent, batches), EVALUATIONS: evaluations}
-
-    def _evaluations(self, record: Mapping[str, Any]) -> int:
-        """Evaluations of a batch in full: the budget of each modality that the attack reads."""
-        read = [count for count in record["evaluations"] if count > 0]
-        return self.config.budget * len(read)
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:

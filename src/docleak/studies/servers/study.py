@@ -18,7 +18,7 @@ from docleak.files import Stamps, stamps
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.image import psnr
 from docleak.metrics.membership import clopper_pearson
-from docleak.models import DocumentModel, Encoded, load_model, pixels_of
+from docleak.models import DocumentModel, Encoded, load_model, pixels_of, trainable
 from docleak.models.base import image_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import SEVERE_SHARE, Part, Severity
@@ -102,8 +102,7 @@ class ServersStudy(Study[ServersConfig]):
         loot = server.read(sent, update)
         one_page = bool(getattr(server, "one_page", False))
         record |= of_pictures(loot, pixels) | (of_one(loot, inputs) if one_page else of_tokens(loot, inputs))
-        trained = {n: p.detach() for n, p in sent.model.module.named_parameters() if p.requires_grad}
-        before = {n: p.detach() for n, p in model.module.named_parameters() if p.requires_grad}
+        trained, before = ({n: p.detach() for n, p in trainable(one.module)} for one in (sent.model, model))
         few = slice(0, min(EXAMPLES, c.batch_size))
 
         def loss() -> Tensor:
@@ -116,20 +115,16 @@ class ServersStudy(Study[ServersConfig]):
     @classmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """Every run's rows; the verdict is on what the servers read, not on what the guard would have stopped."""
-        rows, parts, lines = [], [], []
-        for run in runs:
-            for record in run.units():
-                parts.append(_part(run, record))
-                rows.append(_row(run, record))
+        units = [(run, record) for run in runs for record in run.units()]
+        parts = [_part(run, record) for run, record in units]
         table = Table(
-            "Active servers", COLUMNS, rows,
+            "Active servers", COLUMNS, [_row(run, record) for run, record in units],
             "Clopper-Pearson 95 % intervals over pages, and over tokens as if they were independent. "
             f"A page is read if what came back has a PSNR of at least {EXACT:g} dB to it.", first="server",
         )  # fmt: skip
-        lines.append(table.to_text())
         named = "; ".join(dict.fromkeys(str(run.config["documents"]) for run in runs))
-        impossible = [r["obstacle"] for run in runs for r in run.units() if "obstacle" in r]
-        caught = [r for run in runs for r in run.units() if "guard" in r]
+        impossible = [record["obstacle"] for _, record in units if "obstacle" in record]
+        caught = [record for _, record in units if "guard" in record]
         alone, beside_it = (sum(bool(r[key]["refused"]) for r in caught) for key in ("guard", "guard_beside"))
         guard = (
             f"docleak guard refuses {alone} in a first round, where it sees nothing else, and {beside_it} beside the "
@@ -147,7 +142,7 @@ class ServersStudy(Study[ServersConfig]):
         return Reading(
             question="What does a server read that does not keep to the protocol?",
             lead=f"Manipulated models, answered by clients with pages of {named}.",
-            parts=tuple(parts), counted=counted, lines=tuple(lines), tables={"servers": table},
+            parts=tuple(parts), counted=counted, lines=(table.to_text(),), tables={"servers": table},
             sections=(
                 Section("servers", "Active servers", "What came back", render("table.html.j2", table=table)),
                 Section("threat-servers", "Threat model", "Threat model: an active server",

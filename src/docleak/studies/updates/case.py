@@ -82,12 +82,10 @@ class UpdateCase:
     def round(self) -> ImitatedRound:
         """What was sent, of the model's trainable parameters, and how it came about; a gradient is the delta of a step
         at a rate of 1."""
-        received = sent_by(self.update)
-        names = [name for name, _ in trainable(self.model.module) if name in received]
-        sent = {name: torch.from_numpy(received[name].astype(np.float32)) for name in names}
         return ImitatedRound.of(
-            self.model, sent, self.plan, self.batching, self.pages, self.examples, self.batches, self.rates
-        )
+            self.model, _tensors(self.update, self.model), self.plan, self.batching, self.pages, self.examples,
+            self.batches, self.rates,
+        )  # fmt: skip
 
     @property
     def unsent(self) -> tuple[str, ...]:
@@ -154,11 +152,7 @@ def named_as(model: DocumentModel, update: CapturedUpdate) -> CapturedUpdate:
 def _inferred(
     update: CapturedUpdate, model: DocumentModel, pages: Sequence[Page], examples: Sequence[Example], local: str
 ) -> Inferred:
-    values, batching = sent_by(update), batching_of(local, model, OF_TRANSFORMERS, update.details)
-    sent = {
-        name: torch.from_numpy(values[name].astype(np.float32)) for name, _ in trainable(model.module) if name in values
-    }
-
+    sent, batching = _tensors(update, model), batching_of(local, model, OF_TRANSFORMERS, update.details)
     truths: dict[tuple[int, ...], Truth] = {}
 
     def imitated(plan: LocalPlan) -> ImitatedRound:
@@ -195,12 +189,8 @@ def batching_of(
     told = {key: value for key, value in recorded.items() if value in SAID} | _told(local)
     padding = told.get("padding", str(default.padding)).lower()
     mean, labels = told.get("mean", default.mean), told.get("labels", default.labels)
-    lengths = {
-        "none": UNPADDED,
-        "no": UNPADDED,
-        "longest": LONGEST,
-        "max_length": getattr(model, "max_tokens", LONGEST),
-    }
+    most = getattr(model, "max_tokens", LONGEST)
+    lengths = {"none": UNPADDED, "no": UNPADDED, "longest": LONGEST, "max_length": most}
     try:
         return Batching(lengths[padding] if padding in lengths else int(padding), mean, labels)
     except (ValueError, AttackError) as fault:
@@ -213,6 +203,12 @@ def batching_of(
 def sent_by(update: CapturedUpdate) -> Mapping[str, np.ndarray]:
     """theta_0 - theta_K, or the gradient where that was sent."""
     return update.received() if update.kind == "gradient" else update.delta()
+
+
+def _tensors(update: CapturedUpdate, model: DocumentModel) -> dict[str, torch.Tensor]:
+    """The same of the trainable parameters."""
+    sent, names = sent_by(update), (name for name, _ in trainable(model.module))
+    return {name: torch.from_numpy(sent[name].astype(np.float32)) for name in names if name in sent}
 
 
 def require_moved(update: CapturedUpdate) -> None:

@@ -88,17 +88,9 @@ class Diagnosis:
         causes = [*self._traces()]
         searches: list[Callable[[], Iterator[Cause]]] = [self._rates, self._clients]
         if all(cause.weight < TRACED for cause in causes):  # else no plan reproduces what was sent
-            first = (
-                self._decays,
-                self._paddings,
-                self._labels,
-                self._means,
-                self._orders,
-                self._clippings,
-                self._sizes,
-            )
-            tried = [partial(self._first, trials) for trials in first]
-            searches += [self._optimisers, tried[0], self._decayed, *tried[1:]]
+            more = (self._paddings, self._labels, self._means, self._orders, self._clippings, self._sizes)
+            searches += [self._optimisers, partial(self._first, self._decays), self._decayed]
+            searches += [partial(self._first, trials) for trials in more]
         for trials in searches:
             if any(cause.reproduces for cause in causes):
                 break
@@ -161,9 +153,7 @@ class Diagnosis:
 
     def _precision(self) -> Iterator[Cause]:
         for kind, name in ((torch.float16, "fp16"), (torch.bfloat16, "bf16")):
-            on_grid = (_on_grid(arrays, kind) for arrays in (self.received, self.begun))
-            came, begun = on_grid
-            if came and not begun:
+            if _on_grid(self.received, kind) and not _on_grid(self.begun, kind):
                 yield Cause("precision", f"precision: every number that came is one of {name}, and the weights that "
                             "were sent are not; the rounding hides small gradients", TRACED + 1)  # fmt: skip
                 return

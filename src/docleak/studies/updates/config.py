@@ -22,12 +22,7 @@ def _one_by_one(config: UpdatesConfig) -> bool:
     return not is_secure(read_updates(Path(config.updates))[0])
 
 
-SINGLE = Need(
-    _one_by_one,
-    "updates that the server sees one by one, not masked or summed",
-)
-
-
+SINGLE = Need(_one_by_one, "updates that the server sees one by one, not masked or summed")
 #: One of them without the other is refused by the configuration itself.
 PAIR = Need(lambda config: not config.updates, "weights instead of a folder of updates")
 

@@ -95,8 +95,7 @@ def _fitted(search: Diagnosis, begun: ImitatedRound, told: Mapping[str, Any]) ->
 
 
 def _plans(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, Any], count: int) -> Iterator[LocalPlan]:
-    known = {key: value for key, value in told.items() if key in LocalPlan.__dataclass_fields__}
-    plain = LocalPlan(**{"batch_size": max(1, count), "weight_decay": 0.0, "dropout": False, **known})
+    plain = LocalPlan(**{"batch_size": max(1, count), "weight_decay": 0.0, "dropout": False, **told})
     sent = imitated(plain).sent
     kinds = ("adamw", "sgd") if moves_alike(sent) else ("sgd", "adamw")
     largest = max(float(value.abs().max()) for value in sent.values())
@@ -104,16 +103,12 @@ def _plans(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, An
     epochs = [plain.epochs] if "epochs" in told else EPOCHS
     for number, size, kind in product(epochs, sizes, [told["optimiser"]] if "optimiser" in told else kinds):
         plan = replace(plain, epochs=number, batch_size=size, optimiser=kind)
+        steps = len(imitated(plan).batches)
         if "learning_rate" not in told:
-            steps = max(1, len(imitated(plan).batches))
-            plan = replace(plan, learning_rate=largest / steps if kind == "adamw" else 0.1)
-        if _possible(plan, len(imitated(plan).batches), largest):
+            plan = replace(plan, learning_rate=largest / max(1, steps) if kind == "adamw" else 0.1)
+        # Under AdamW some number moves by about the rate in every step: so many have to fit the largest change.
+        if kind != "adamw" or abs(largest / plan.learning_rate - steps) <= 0.3 * steps:
             yield plan
-
-
-def _possible(plan: LocalPlan, steps: int, largest: float) -> bool:
-    """Whether so many steps fit the largest change: under AdamW some number moves by about the rate in every step."""
-    return plan.optimiser != "adamw" or abs(largest / plan.learning_rate - steps) <= 0.3 * steps
 
 
 def _values(plan: LocalPlan) -> dict[str, Any]:

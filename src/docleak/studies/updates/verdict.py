@@ -159,11 +159,8 @@ def _pages_in(record: Mapping[str, Any]) -> list[Any]:
         [page.get("page"), [[field.get("key"), field.get("value")] for field in page.get("fields", ())]]
         for page in record["pictures"].get("ceiling", ())
     ]
-    return [
-        *(record.get(key) for key in ("round", "examples", "pages", "categories")),
-        record["words"].get("true"),
-        fields,
-    ]
+    told = [record.get(key) for key in ("round", "examples", "pages", "categories")]
+    return [*told, record["words"].get("true"), fields]
 
 
 def counted(records: Sequence[Mapping[str, Any]]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from docleak.attacks.gradients.algebra.bag import Bag, bag_of_words, steps_by_decay
-from docleak.attacks.gradients.algebra.first_layer import Sent, Words, recover_words
+from docleak.attacks.gradients.algebra.first_layer import Sent, recover_words
 from docleak.attacks.gradients.algebra.recover import SPAN, TABLE
 from docleak.documents import Page, Question
 from docleak.documents.synthetic import make_pages
@@ -99,15 +99,10 @@ def _read(taken: ImitatedRound, steps: float, resolution: float, others: Sequenc
         if bag is None:
             raise AttackError(f"{why} {fault}") from fault
         return bag, {"route": TABLE}
-    return (_bag_of(words), _told(words)) if words.exact or bag is None else (bag, {"route": TABLE})
-
-
-def _bag_of(words: Words) -> Bag:
-    return Bag(words.tokens, words.members.taken.double(), words.exact)
-
-
-def _told(words: Words) -> dict[str, Any]:
-    return {"route": SPAN, "rounds": words.rounds, "conditions": [vars(condition) for condition in words.conditions]}
+    if bag is not None and not words.exact:
+        return bag, {"route": TABLE}
+    told = {"route": SPAN, "rounds": words.rounds, "conditions": [vars(condition) for condition in words.conditions]}
+    return Bag(words.tokens, words.members.taken.double(), words.exact), told
 
 
 def _by_chance(model: DocumentModel, bag: Bag, pages: Sequence[Page], count: int) -> list[float]:

@@ -18,7 +18,7 @@ from docleak.files import read_stored, reported, write_json
 from docleak.metrics.calibration import brier, calibration_error, reliability
 from docleak.metrics.extraction import Numbers, over_documents
 from docleak.runs.run import Run
-from docleak.studies.weights.table import attempts_of, fields_of, score_of
+from docleak.studies.weights.table import attempt_of, fields_of, score_of
 
 CALIBRATION = "calibration.json"
 #: What may be true of a reading, and the share of its tokens that is right then at least.
@@ -88,7 +88,8 @@ def measured(
 
 
 def _reading(unit: Mapping[str, Any], metric: str) -> tuple[list[Attempt], int]:
-    return attempts_of(unit), choose(unit["attempts"], partial(score_of, metric=metric))
+    attempts = unit["attempts"]
+    return [attempt_of(one) for one in attempts], choose(attempts, partial(score_of, metric=metric))
 
 
 def _right(unit: Mapping[str, Any], attempts: Sequence[Attempt], chosen: int) -> list[bool]:

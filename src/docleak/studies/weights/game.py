@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from docleak.attacks.weights import Attempt, Finding, PublicKnowledge, WeightsView
+from docleak.attacks.weights import Finding, PublicKnowledge, WeightsView
 from docleak.attacks.weights.asking import ask
 from docleak.documents import Page
 from docleak.documents.copies import PageText, copies_of, shared, text_of
@@ -277,14 +277,12 @@ def attack_field(game: Game, number: int) -> dict[str, Any]:
 
 
 def _attempts(finding: Finding, secret: SecretField, game: Game) -> list[dict[str, Any]]:
-    tokenizer = game.target.tokenizer
-
-    def told(attempt: Attempt) -> dict[str, Any]:
+    attempts, tokenizer = [], game.target.tokenizer
+    for attempt in finding.attempts:
         tokens = list(attempt.tokens)
         words = {"text": str(tokenizer.decode(tokens)), "pieces": tokenizer.convert_ids_to_tokens(tokens)}
-        return {**asdict(attempt), **words, **asdict(match(secret.tokens, attempt.tokens))}
-
-    return [told(attempt) for attempt in finding.attempts]
+        attempts.append({**asdict(attempt), **words, **asdict(match(secret.tokens, attempt.tokens))})
+    return attempts
 
 
 def _plain(text: str) -> str:

@@ -86,11 +86,6 @@ def first_matches(units: Sequence[Mapping[str, Any]], side: str) -> list[Match]:
     return [match(unit["tokens"], unit[side][0]["tokens"]) for unit in units]
 
 
-def attempts_of(unit: Mapping[str, Any], side: str = "attempts") -> list[Attempt]:
-    """The attempts of a field's record."""
-    return [attempt_of(attempt) for attempt in unit[side]]
-
-
 def attempt_of(record: Mapping[str, Any]) -> Attempt:
     """An attempt of its record."""
     return Attempt(tuple(record["tokens"]), tuple(record["target"]), tuple(record["public"]))

@@ -12,7 +12,6 @@ STORE/settings-3f9c2a1b/04.json     IpF of the fifth setting
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -27,7 +26,7 @@ from docleak.files import read_stored, write_json
 from docleak.metrics.extraction import as_array, improvement_factor
 from docleak.runs.artefact import made_once
 from docleak.runs.identity import digest_of
-from docleak.studies.study import plain
+from docleak.studies.study import Tell, plain
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.game import attack_field, ready
 from docleak.studies.weights.table import first_matches
@@ -35,8 +34,6 @@ from docleak.studies.weights.table import first_matches
 #: The ranges of appendix A: the target's weight, the temperature of its softmax and (twice that at the field's first
 #: token, decaying over 3) of the public model's, and p of top-p.
 WEIGHTS, TEMPERATURES, TOP_P = (0.2, 0.4, 0.6), (0.2, 0.3, 0.4), (0.10, 0.12)
-
-Tell = Callable[[int], None]
 
 
 def settings_of(config: WeightsConfig) -> list[CdmiConfig]:

@@ -139,22 +139,17 @@ def reasons(table: GameTable, copies: Mapping[str, Any], answers: Mapping[str, A
     """Why that is the verdict, in sentences. ``copies`` are where else each field stands, ``answers`` what the
     adversary itself can say of single readings."""
     fields, read = len(table.fields), [field for field in table.fields if field.match.perfect]
-    left = _left(table, planned)
-    unfinished = [f"{fields} of {planned} fields are finished; of the others nothing is known yet."] if left else []
-    told = [_of_tokens(table), _of_factor(table.estimates["improvement_factor"]), *_of_copies(read, copies)]
-    return [*unfinished, *told, *_of_the_surest(table), *(of_answers(answers) if answers else [])]
+    lines = [f"{fields} of {planned} fields are finished; of the others nothing is known yet."] * (planned > fields)
+    lines.append(
+        f"At a first attempt, on average over {fields} fields, {_right(table.estimates['hamming'])} of a field's "
+        f"tokens are right; from public data alone it is {_right(table.estimates['baseline_hamming'])}."
+    )
+    lines += [_of_factor(table.estimates["improvement_factor"]), *_of_copies(read, copies), *_of_the_surest(table)]
+    return [*lines, *(of_answers(answers) if answers else [])]
 
 
 def _left(table: GameTable, planned: int) -> int:
     return max(0, planned - len(table.fields))
-
-
-def _of_tokens(table: GameTable) -> str:
-    ours, theirs = table.estimates["hamming"], table.estimates["baseline_hamming"]
-    return (
-        f"At a first attempt, on average over {len(table.fields)} fields, {_right(ours)} of a field's tokens are "
-        f"right; from public data alone it is {_right(theirs)}."
-    )
 
 
 def _right(wrong: Estimate) -> str:
