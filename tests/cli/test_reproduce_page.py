@@ -196,7 +196,7 @@ def test_all_tables_take_of_what_is_given_what_they_have_a_use_for(
     assert code == 0, err
     page = (tmp_path / "few" / "rehearsal.md").read_text()
     assert "## Some rows of tables and figures, rehearsed" in page
-    assert "| cdmi/control | 1 of 4 |" in page and "| gi-dqa/table1 | 2 of 14 |" in page
+    assert "| cdmi/control | 1 of 8 |" in page and "| gi-dqa/table1 | 2 of 14 |" in page
     code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", "--rows", "APRIL", "--out", "one")
     assert code == 0 and "cdmi" not in (tmp_path / "one" / "rehearsal.md").read_text()
     code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", "--rows", "nothing", "--out", "other")
