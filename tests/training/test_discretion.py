@@ -130,7 +130,7 @@ def test_a_silo_of_an_embedded_training_keeps_to_limits_in_its_folder(silos: dic
     limits = SiloLimits.of(PRIVATE, 2, rounds=1)
     limits.save(folder)
     SiloLedger(limits).save(folder)
-    with pytest.raises(FederationError, match=r"'synthetic-1' keeps limits .*--evaluate-every 0"):
+    with pytest.raises(FederationError, match=r"'synthetic-1' keeps limits .*evaluate_every 0"):
         train_embedded(FederatedRun.open(tmp_path / "run", PRIVATE), copies)
     assert not SiloLedger.load(folder).begun and not (tmp_path / "run" / "units").exists()
     train_embedded(FederatedRun.open(tmp_path / "run", PRIVATE), copies, evaluate_every=0)

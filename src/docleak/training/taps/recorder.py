@@ -78,6 +78,7 @@ class Recorder:
             )
         self.kind, self.limit = kind, int(limit_gb * 10**9)
         self._written = sum(file.stat().st_size for file in self.folder.rglob("*.safetensors"))
+        self._begun = set[int]()  # rounds whose weights before are written
         self._waiting, self._full, self._told = 0, False, False
         self._queue = None if waiting else ThreadPoolExecutor(1, thread_name_prefix="docleak-tap")
         self._futures: list[Future[None]] = []
@@ -141,7 +142,9 @@ class Recorder:
                 self.folder, round=sent.round, client=sent.client, start=start, received=received,
                 kind=sent.kind, examples=sent.examples, details=details,
             )  # fmt: skip
-            self._written += sum(value.nbytes for value in received.values())
+            written = [received, *([] if sent.round in self._begun else [start])]
+            self._begun.add(sent.round)
+            self._written += sum(value.nbytes for arrays in written for value in arrays.values())
         except Exception as fault:  # a user's training must not end because it is watched
             self.warn(f"round {sent.round}, client {sent.client}: not recorded: {fault}")
 
