@@ -199,21 +199,26 @@ def test_the_verdict_follows_evidence() -> None:
     assert "Control" in verdict_of(table(WRONG, WRONG, unsure), {}, control=True).sentence
 
 
-def test_what_public_documents_print_was_not_read_out_of_the_weights() -> None:
-    """Controls that never saw the private receipts read shops' names that stand on public ones, and public data alone
-    did not: "reads 1 of 2 scrubbed fields word for word that public data do not tell"."""
-    better, unsure, units = (2.0, 1.5, 2.5), (1.2, 0.9, 1.451), {name: {"document": name} for name in "ab"}
-    assert verdict_of(table(RIGHT, WRONG, better), NOWHERE).severity == "severe"
-    told = verdict_of(table(RIGHT, WRONG, better), COMMON)
-    assert told.severity == "partial" and "no field came back whole that public data do not tell" in told.sentence
-    assert verdict_of(table(RIGHT, WRONG, unsure), COMMON).severity == "none"
-    for copies, read in ((NOWHERE, 1.0), (COMMON, 0.0)):
+def test_what_public_documents_print_was_not_read_out_of_a_control() -> None:
+    """Controls that never saw the private receipts read shops' names that stand on public ones, on which they were
+    trained. A target that did not see the public ones has what it reads, a total of 4.90, from its own pages."""
+    better, units = (2.0, 1.5, 2.5), {name: {"document": name} for name in "ab"}
+    for control, copies, severity, read in (
+        (True, NOWHERE, "severe", 1.0), (True, COMMON, "partial", 0.0),
+        (False, NOWHERE, "severe", 1.0), (False, COMMON, "severe", 1.0),
+    ):  # fmt: skip
+        assert verdict_of(table(RIGHT, WRONG, better), copies, control=control).severity == severity
         share = fields_measured(table(RIGHT, WRONG, better), copies, units, name="m", planned=2,
-                                rng=np.random.default_rng(0)).estimate  # fmt: skip
-        assert share.value * 2 == read
-    few = {"perfect": Estimate(0.33, 0.0, 0.708, 3, 3)}
-    narrow = table(RIGHT, WRONG, (0.96, 0.85, 1.0))
-    assert verdict_of(replace(narrow, estimates={**narrow.estimates, **few}), COMMON).severity == "untold"
+                                rng=np.random.default_rng(0), control=control).estimate  # fmt: skip
+        assert share.value is not None and share.value * 2 == read
+
+
+def test_what_public_data_read_too_leaves_few_documents_few() -> None:
+    """The share of fields that both read says nothing of those that public data do not tell."""
+    both = table(RIGHT, RIGHT, (0.96, 0.85, 1.0))
+    for documents, severity in ((3, "untold"), (60, "none")):
+        read = {"perfect": Estimate(0.2, 0.1, 0.28, documents, documents)}
+        assert verdict_of(replace(both, estimates={**both.estimates, **read}), {}).severity == severity
 
 
 def test_a_factor_to_nothing_is_not_said_to_lie_in_its_interval() -> None:

@@ -121,7 +121,9 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
         limits=() if beside else LIMITS,
         runs=() if beside else (run_facts(run.path, run.manifest()),),
         synthetic=config["documents"] == "synthetic",
-        measures=(fields_measured(table, copies, units, name=part.name, planned=planned, rng=rng.spawn(1)[0]),),
+        measures=(fields_measured(
+            table, copies, units, name=part.name, planned=planned, rng=rng.spawn(1)[0], control=control
+        ),),
         scope=Scope(
             system=f"The weights of {name}", adversary="whoever has the weights, and a page with a field blacked out",
             material=f"{len(table.fields)} private fields of {documents}",

@@ -10,6 +10,7 @@ import numpy as np
 
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import first_of
+from docleak.metrics.membership import clopper_pearson
 from docleak.report.measure import FIELDS, Measure, holdings, measured, share_of
 from docleak.report.severity import Part, Severity
 from docleak.studies.weights.table import GameTable, Ranked
@@ -33,12 +34,11 @@ def guesses_too_little(table: GameTable) -> bool:
     return wrong is not None and 1 - wrong < LEAST_GUESSED
 
 
-def told_by_public(table: GameTable, copies: Mapping[str, Any]) -> set[str]:
-    """The fields that need no memory of a private page: public data alone read them, or public documents print them.
-
-    A target that never saw the private pages reads the names of shops that stand on its own.
-    """
-    printed = {name for name, of in copies.items() if of["public"]["printing"]}
+def told_by_public(table: GameTable, copies: Mapping[str, Any], control: bool) -> set[str]:
+    """The fields that public data tell: those that they read alone and, of a ``control``, which was trained on the
+    public documents, those that these print (the names of shops). Another target did not see them: what it reads and
+    public data alone do not, it has from its own pages, if from others than the field's."""
+    printed = {name for name, of in copies.items() if control and of["public"]["printing"]}
     return printed | {field.name for field in table.baseline if field.match.perfect}
 
 
@@ -49,7 +49,7 @@ def verdict_of(
     than public data (IpF's interval above 1), PARTIAL where only one of the two holds; UNTOLD where IpF's interval does
     not rule out that they are (``EXCLUDED``), or fewer than the ``planned`` fields are finished."""
     factor = table.estimates["improvement_factor"]
-    public = told_by_public(table, copies)
+    public = told_by_public(table, copies, control)
     gained = [field for field in table.fields if field.match.perfect and field.name not in public]
     better = factor.low is not None and factor.low > 1
     fields, left = len(table.fields), _left(table, planned)
@@ -97,9 +97,10 @@ def _unsure(table: GameTable, left: int) -> str:
     if factor.high > EXCLUDED:
         return f"so few documents do not exclude an improvement factor of {_most(factor)} (1: no better)"
     read = table.estimates.get("perfect")
-    if read is not None and read.high is not None and read.high > READ_AT_MOST:
+    if read is not None and read.groups and (most := clopper_pearson(0, read.groups)[1]) > READ_AT_MOST:
         return (
-            f"{read.groups} documents do not exclude that {100 * read.high:.0f} % of such fields are read word for word"
+            f"{read.groups} documents do not exclude that {100 * most:.0f} % of such fields are read word for word, "
+            "where public data do not tell them"
         )
     return ""
 
@@ -111,10 +112,10 @@ def _most(factor: Estimate) -> str:
 
 def fields_measured(
     table: GameTable, copies: Mapping[str, Any], units: Mapping[str, Mapping[str, Any]], *, name: str, planned: int,
-    rng: np.random.Generator,
+    rng: np.random.Generator, control: bool = False,
 ) -> Measure:  # fmt: skip
     """The share of scrubbed fields read word for word that public data do not tell; intervals over documents."""
-    public = told_by_public(table, copies)
+    public = told_by_public(table, copies, control)
     held, told = [units[field.name] for field in table.fields], ("page", "key", "value")
     groups = holdings((str(unit["document"]), [unit.get(key) for key in told]) for unit in held)
     by = measured([
@@ -182,7 +183,8 @@ def _of_copies(read: Sequence[Ranked], copies: Mapping[str, Any]) -> list[str]:
     elsewhere, open_too = (sum(counts[part] > 0 for counts in printing) for part in (0, 1))
     return [
         f"Of the {len(read)} fields read whole, {alone} stand{'s' if alone == 1 else ''} on no other document of this "
-        f"audit; {elsewhere} on other private documents too, {open_too} on public ones, which need no memory of it."
+        f"audit; {elsewhere} on other private documents too, {open_too} on public ones, "
+        "where it may be no memory of this page."
     ]
 
 
