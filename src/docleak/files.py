@@ -319,9 +319,9 @@ def shaped(kind: Callable[..., T], value: object, error: type[DocleakError], wha
         shape: T = _adapter(kind).validate_json(json.dumps(value), strict=True, extra="forbid")
         return shape
     except ValidationError as fault:
-        told = [_phrase(one) for one in fault.errors(include_url=False)]
-        more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-        raise error(f"{what} cannot be used: {'; '.join(told[:MOST_TOLD])}{more}. {advice}") from None
+        faults = fault.errors(include_url=False)
+        more = f"; and {len(faults) - MOST_TOLD} more" if len(faults) > MOST_TOLD else ""
+        raise error(f"{what} cannot be used: {'; '.join(map(_phrase, faults[:MOST_TOLD]))}{more}. {advice}") from None
 
 
 @cache
@@ -332,15 +332,22 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _phrase(fault: Any) -> str:
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]]
+    parts = [f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" for part in fault["loc"]]
     place = "".join(parts).removeprefix(".") or "it"
     if fault["type"] == "missing":
         return f"{place} is missing"
     if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"{place} is an unknown key"
+    if fault["type"].startswith("bytes"):  # keys and shares are such
+        return f"{place} is no such text: {fault['msg']}"
     value = repr(fault["input"])
     shown = value if len(value) <= SHOWN else f"{value[:SHOWN]} ..."
     return f"{place} is {shown}, {fault['msg'].removeprefix('Value error, ').replace('Input should be', 'expected')}"
+
+
+def _printable(key: str) -> str:
+    """A key that others chose, on one line."""
+    return key[:SHOWN] if key.isprintable() else ascii(key)[1:-1][:SHOWN]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from docleak.attacks.gradients import ATTACKS, GradientAttack, Knowledge
 from docleak.attacks.gradients.canvas import Canvas
 from docleak.attacks.gradients.engine import Pursuit, explained_share
 from docleak.attacks.gradients.matching import dummy_gradient, squared_and_cosine
-from docleak.attacks.gradients.precision import SURE, DoubleLoss
+from docleak.attacks.gradients.precision import SURE, DoubleLoss, sure
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Objective
 from docleak.attacks.gradients.whitening import WhiteningConfig
 from docleak.documents.synthetic import make_pages
@@ -86,6 +86,8 @@ def test_a_small_gradient_tells_that_the_model_was_sure_and_another_start_and_pr
             for name in ("gi-dqa", f"gi-dqa:{options}")
         )
         assert torch.equal(chosen.pixels, said.pixels) and chosen.history == said.history, options
+    assert sure(faint) and not sure(replace(faint, imitate=lambda dummy, gradient: dummy)), "a defence made it small"
+    assert not sure(replace(faint, noise=1e-6))
 
 
 def test_what_is_returned_has_the_matching_that_is_reported(small: Any) -> None:

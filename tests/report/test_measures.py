@@ -101,6 +101,7 @@ def test_what_is_about_all_could_not_be_told_of_runs_that_are_not_finished() -> 
     for rule in ({"measure": "verdict", "at_worst": "none"}, {"measure": FIELDS, "at_most": 1.0}):
         read = fields(0.0, 0.0, 0.1)
         assert held(rule, read, verdict=half) is Outcome.UNTOLD
+        assert held({**rule, "of": "mod*"}, read, verdict=half) is Outcome.UNTOLD, "others of such names may come"
         assert held({**rule, "of": "model"}, read, verdict=half) is Outcome.PASS, "that part is there"
         assert held(rule, read, verdict=replace(half, unfinished=())) is Outcome.PASS
 

@@ -70,3 +70,5 @@ def test_where_documents_are_is_struck_wherever_the_report_is_written(tmp_path: 
     struck = places(settings)
     assert {"acme claims", "acme-in", "acme-north", "acme-a", "acme-b", "acme-c"} <= struck
     assert not struck & {"issuers", "acme/model", "synthetic", "north", "clinic-b", "test"}
+    for clients in (["/home/anna/pages"], {"a": "/home/anna/pages"}, ("b=/home/anna/pages",)):
+        assert places({"clients": clients}) == {"/home/anna/pages"}, clients

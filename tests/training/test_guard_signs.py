@@ -11,7 +11,7 @@ from torch import nn
 
 from docleak.errors import PrivacyError
 from docleak.training.guard.guard import LAST, Guard, inspect
-from docleak.training.guard.signs import bare, of_gradient
+from docleak.training.guard.signs import bare, of_gradient, of_weights
 
 WIDTH = 24
 
@@ -135,3 +135,12 @@ def test_a_flower_client_is_not_reached_by_a_refused_model(
     assert reply.has_error() and len(reached) == 1
     assert "guard" in reply.error.reason and "moved" not in reply.error.reason  # the reasons stay with the silo
     assert "moved by" in capsys.readouterr().out
+
+
+def test_a_matrix_that_is_called_an_index_of_places_is_looked_at_all_the_same() -> None:
+    """Names come from whoever sends the model."""
+    crossed = torch.outer(torch.arange(1.0, 65.0), torch.ones(64))
+    index = torch.arange(64 * 64).reshape(64, 64)
+    signs = {sign.name: sign for sign in of_weights({"b.relative_position_index": crossed, "a.weight": torch.eye(64)})}
+    assert signs["flat"].where == "b.relative_position_index" and signs["flat"].value > 0.99
+    assert of_weights({"b.relative_position_index": index})[0].where == ""

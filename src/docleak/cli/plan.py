@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
@@ -118,12 +118,15 @@ def budget(
         if rounds is not None or plot is not None or written:
             raise PrivacyError("--phases says rounds and rate, and is counted by pld; leave out what it says.")
         plan, text = together(phases, mechanism, epsilon, noise, delta)
-        emit({**plan, "warning": warning}, before + text)
+        unsaid = _left({"client_rate": client_rate, "delta": delta, "unit": unit, "relation": relation}, said)
+        emit(
+            {**plan, "warning": warning, "not_said": unsaid}, "\n".join(filter(None, [before + text, _unsaid(unsaid)]))
+        )
         return
     asked = _asked(epsilon, noise, rounds)
-    taken = {"epsilon": EPSILON, "rounds": ROUNDS, "rate": rate, "delta": delta}
-    unsaid = {name: value for name, value in taken.items()
-              if name not in said and name != asked and (name, kind) != ("rate", Unit.CLIENT)}  # fmt: skip
+    taken = {"epsilon": EPSILON, "rounds": ROUNDS, "rate": rate, "client_rate": client_rate, "delta": delta,
+             "unit": unit, "relation": relation}  # fmt: skip
+    unsaid = _left(taken, [*said, asked, *(["rate"] if kind is Unit.CLIENT else [])])
     counted = choice(Accountant, accountant, what="accountant")
     claim = answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
     if plot is not None:
@@ -178,11 +181,15 @@ def plan(
     emit(value, text + as_text(channels, _unsaid(unsaid)))
 
 
+def _left(values: Mapping[str, object], said: Collection[str]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if name not in said}
+
+
 def _unsaid(values: Mapping[str, object]) -> str:
     """A line with what decides and was not said; "" where all was."""
     flags = [f"no --{name.replace('_', '-')}" if value is False else f"--{name.replace('_', '-')} {value}"
              for name, value in values.items()]  # fmt: skip
-    return f"Not said, so taken to be: {', '.join(flags)}. The answer rests on these." if flags else ""
+    return f"Not said, so taken to be: {', '.join(flags)}." if flags else ""
 
 
 def _needs(shape: Shape) -> dict[str, tuple[tuple[str, ...], object]]:
@@ -228,7 +235,7 @@ def guard(
     opinion = opinion_on(model, client, last=last, examples=pages)
     lines = [f"{sign.name:9} {sign.value:10.4g}  {sign.where}" for sign in opinion.signs]
     said = "Guard: refused." if opinion.refused else "Guard: nothing speaks against it that is looked for."
-    tried = counted_words(sum(any(one.answers for one in page.questions) for page in client), "page")
+    tried = counted_words(min(pages, sum(any(one.answers for one in page.questions) for page in client)), "page")
     lines += ["", f"bare is of {tried} of {documents}, and says nothing of others."]
     lines += [] if last else ["No last model is given (--last): no leap, nor change of settings or tensors, is seen."]
     emit(opinion.to_json(), "\n".join([said, "", *lines]))

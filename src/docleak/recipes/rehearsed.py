@@ -101,7 +101,7 @@ def _values(rehearsals: Sequence[Rehearsed]) -> dict[str, Value]:
             work[kind] = work.get(kind, 0) + count
     done = [rehearsed for rehearsed in rehearsals if rehearsed.seconds is not None]
     estimates = [rehearsed.estimate for rehearsed in done if rehearsed.estimate is not None]
-    peak = max(max(rehearsed.peak, rehearsed.device_peak) for rehearsed in rehearsals)
+    peak = max((max(one.peak, one.device_peak) for one in rehearsals), default=0)
     return {
         "there": _listed([text for rehearsed in rehearsals for text in rehearsed.there]),
         "missing": _listed([lack.option for rehearsed in rehearsals for lack in rehearsed.missing]),

@@ -166,13 +166,15 @@ def shift(estimate: Estimate, by: float) -> Estimate:
 class Difference:
     """By how much ``second`` is more than ``first``, ``paired`` over the same documents or providers, or not.
 
-    ``bounded``: no resample differed, and the interval is made of the ends of both single ones."""
+    ``bounded``: no resample differed, and the interval is made of the ends of both single ones; ``widened``: one side
+    has all or none, and an end is what the two single ones make it."""
 
     first: Measure
     second: Measure
     estimate: Estimate
     paired: bool
     bounded: bool = False
+    widened: bool = False
 
     @property
     def differs(self) -> bool | None:
@@ -211,19 +213,22 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
             drawn += sign * _drawn(ours, theirs, rng, paired=paired)
     tail = expanded_tail(least, LEVEL)
     low, high = (float(end) for end in np.quantile(drawn, (tail, 1 - tail)))
-    bounded = low == high and first.what != EXPLAINED  # whose ends are the least and the greatest page
+    widened, bounded = False, low == high and first.what != EXPLAINED  # whose ends are the least and the greatest page
     if bounded:  # every resample gave the same: the ends of both intervals bound it
         ends = [getattr(one.estimate, end) for one, end in
                 ((second, "low"), (first, "high"), (second, "high"), (first, "low"))]  # fmt: skip
         low, high = (ends[0] - ends[1], ends[2] - ends[3]) if None not in ends else (math.nan, math.nan)
     elif any(_alike(groups) for pair in sides for groups in pair) and first.what != EXPLAINED:
         joint = independent(second.estimate, first.estimate)
-        low = low if joint.low is None else min(low, joint.low)
-        high = high if joint.high is None else max(high, joint.high)
+        wide = (
+            low if joint.low is None else min(low, joint.low),
+            high if joint.high is None else max(high, joint.high),
+        )
+        widened, (low, high) = wide != (low, high), wide
     known = not math.isnan(low) and low < high
     why = "" if known else "every resample gave the same, which is no interval"
     estimate = Estimate(value, low if known else None, high if known else None, first.estimate.n, least, why=why)
-    return Difference(first, second, estimate, paired, bounded and known)
+    return Difference(first, second, estimate, paired, bounded and known, widened)
 
 
 def _alike(groups: Groups) -> bool:

@@ -154,7 +154,7 @@ def read_policy(file: Path) -> Policy:
 
 def check(policy: Policy, measures: Sequence[Measure], verdict: Overall) -> list[Checked]:
     """Every rule on every part that it picks; a name of a rule that picks none could not be told, and what is about
-    all there is could not where a run is not finished, whose other parts are not there yet."""
+    all there is, or all of some names, could not where a run is not finished, whose other parts are not there yet."""
     checked = []
     for rule in policy.rule:
         if rule.measure == VERDICT:
@@ -162,8 +162,8 @@ def check(policy: Policy, measures: Sequence[Measure], verdict: Overall) -> list
             told = [_of_verdict(rule, part) for part in parts]
         else:
             told = [_of_measure(rule, one) for one in measures if one.what == rule.measure and rule.picks(one.of)]
-        if "*" in rule.patterns:
-            told += [Checked(rule, "*", Outcome.UNTOLD, line) for line in verdict.unfinished]
+        several = [name for name in rule.patterns if set("*?[") & set(name)]
+        told += [Checked(rule, name, Outcome.UNTOLD, line) for name in several[:1] for line in verdict.unfinished]
         silent = [name for name in rule.patterns if not any(fnmatchcase(one.part, name) for one in told)]
         checked += told + [
             Checked(rule, name, Outcome.UNTOLD, f"The run did not measure it: no {rule.measure} of {name!r}.")

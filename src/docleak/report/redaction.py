@@ -64,9 +64,10 @@ def places(settings: Any, *, material: bool = False) -> frozenset[str]:
     """Every text of a run's settings that is a place on this machine, alone or as "FORMAT:PLACE", or that says where
     documents are (``material``: at a key of MATERIAL), though from another folder nothing is seen there."""
     if isinstance(settings, Mapping):
-        clients = settings.get("clients")  # of "ID=FOLDER" the folders: an ID is no place
-        named = [of for of in clients if "=" in of] if isinstance(clients, list | tuple) else []
-        told = {**settings, "clients": [re.sub(CLIENT, "", of) for of in named]}
+        clients = settings.get("clients")  # of "ID=FOLDER" the folders: an ID is no place, unless it is a whole path
+        if isinstance(clients, list | tuple):
+            clients = [re.sub(CLIENT, "", str(of)) for of in clients if "=" in str(of) or os.path.isabs(str(of))]
+        told = {**settings, "clients": clients}
         return frozenset().union(*(places(of, material=key in MATERIAL) for key, of in told.items()))
     if isinstance(settings, list | tuple):
         return frozenset().union(*(places(of, material=material) for of in settings))

@@ -22,6 +22,7 @@ LENGTH = 160
 #: How the interval of a difference was made (``_kind``), in a sentence.
 HOW = {
     "bounded by both": "no resample differs, so bounded by the ends of both intervals, over",
+    "widened": "as wide as both single intervals make it, one run having all or none, over",
     "paired": "paired over the same",
     "not paired": "not paired: other documents, providers or clients, or other content;",
 }
@@ -105,7 +106,9 @@ class Comparison:
 
 def _kind(one: Difference) -> str:
     """How the interval of a difference was made, for its column."""
-    return "bounded by both" if one.bounded else "paired" if one.paired else "not paired"
+    if one.bounded or one.widened:
+        return "bounded by both" if one.bounded else "widened"
+    return "paired" if one.paired else "not paired"
 
 
 def compare(first: Path, second: Path) -> Comparison:

@@ -52,7 +52,7 @@ class ClosedForm:
     name: str
     paper: str
     summary: str
-    refine: GradientAttack = field(default=gi_dqa.ATTACK)
+    refine: GradientAttack = field(default=gi_dqa.PLAIN)
 
     def run(
         self,

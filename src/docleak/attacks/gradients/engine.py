@@ -172,7 +172,7 @@ class GradientAttack:
         started = time.perf_counter()
         with inference_mode_of(view), recomputation(self.recompute):
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
-            small = sure(view)
+            small = (self.start == "by-size" or self.double_loss is None) and sure(view)
             start = (
                 canvas.unknowns(start_at) if start_at is not None else canvas.start(self.start, generator, sure=small)
             )

@@ -9,6 +9,8 @@ tensors next to the pixels, and of a model that is sure of its answer, which the
 as paper and a loss in double precision.
 """
 
+from dataclasses import replace
+
 from docleak.attacks.gradients.engine import GradientAttack
 from docleak.attacks.gradients.matching import squared_and_cosine
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS
@@ -35,3 +37,6 @@ ATTACK = GradientAttack(
     layers="shallow",
     double_loss=None,
 )
+
+#: The same whatever the gradient's size: what other attacks refine by.
+PLAIN = replace(ATTACK, start="uniform", double_loss=False)

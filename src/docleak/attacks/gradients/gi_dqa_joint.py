@@ -43,6 +43,7 @@ from docleak.attacks.gradients.joint.drawing import (
     touched,
 )
 from docleak.attacks.gradients.matching import dummy_of, relative
+from docleak.attacks.gradients.precision import sure
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
@@ -77,7 +78,7 @@ class JointAttack:
     name: str
     paper: str
     summary: str
-    refine: GradientAttack | None = field(default=replace(gi_dqa.ATTACK, start="uniform", double_loss=False))
+    refine: GradientAttack | None = field(default=gi_dqa.PLAIN)
     looks: int = 3
     greys: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 0.9)
     places: int = 6
@@ -229,7 +230,9 @@ class Easel:
         """
         template, private = self.knowledge.template, self.knowledge.private
         canvas = Canvas.of(template, private, region=attack.region, grey=attack.grey)
-        pixels = canvas.pixels(canvas.start(attack.start, generator))
+        pixels = canvas.pixels(
+            canvas.start(attack.start, generator, sure=attack.start == "by-size" and sure(self.view))
+        )
         drawn = self.picture(self.chosen)
         there = torch.zeros_like(private)
         for page, drawing in self.chosen.items():

@@ -21,8 +21,9 @@ SURE = 0.1
 
 
 def sure(view: GradientView) -> bool:
-    """Whether the size of what one sent tells that the model was sure of the answer; local steps do not tell it."""
-    return view.local is None and view.largest.norm < SURE
+    """Whether the size of a gradient tells that the model was sure of the answer: of one that no local steps and no
+    known defence made."""
+    return view.local is None and view.imitate is None and not view.noise and view.largest.norm < SURE
 
 
 class DoubleLoss(TorchFunctionMode):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from docleak.defenses import DEFENSES, TemplateDefense
+from docleak.documents.pages import grouped
 from docleak.errors import RunError
 from docleak.files import shaped
 from docleak.report.pictures import new_figure, svg_figure
@@ -17,7 +18,6 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
 from docleak.spec import counted_words
 from docleak.studies.gradient.config import NONE
-from docleak.studies.gradient.findings import grouped
 from docleak.studies.gradient.measures import GIVEN, ILLEGIBLE, UNCOUNTED
 from docleak.studies.gradient.results import ModelResult, model_results
 from docleak.studies.gradient.utility import TEST_PAGES, Utility

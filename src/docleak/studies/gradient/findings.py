@@ -5,12 +5,13 @@ All that a report says of a model (headline, bar, interval, summary, JSON) is co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from docleak.documents.pages import grouped
 from docleak.metrics import Estimate
 from docleak.metrics.estimate import ratio
 from docleak.report.severity import OUTSIDE, Cell, Judgement, Route, judge, union
@@ -21,8 +22,6 @@ from docleak.studies.gradient.config import CLOSED_FORM
 if TYPE_CHECKING:
     from docleak.studies.gradient.results import Unit
 
-T = TypeVar("T")
-K = TypeVar("K")
 #: Attacks that see no gradient: what they draw is a floor, and no finding.
 FLOORS = ("random",)
 #: The order in which routes are told.
@@ -227,11 +226,3 @@ def _share(fields: Sequence[FieldFound], rng: np.random.Generator) -> Estimate:
     sums = np.array([float(sum(one.cell is Cell.READ for one in ones)) for ones in by_document.values()])
     counts = np.array([len(ones) for ones in by_document.values()])
     return ratio(sums, counts, rng, missing=len(fields) - int(counts.sum()))
-
-
-def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """The items by ``key``, in the order of their first."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups

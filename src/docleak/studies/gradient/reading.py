@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from docleak.attacks.registries import ATTACKS
+from docleak.documents.pages import grouped
 from docleak.metrics import PSNR_CAP_DB, Estimate
 from docleak.report.page import LINES, Reading, Section, run_facts
 from docleak.report.severity import Cell, Part, Route, Severity, judge, routes_sentence
@@ -19,7 +20,7 @@ from docleak.runs.run import Run
 from docleak.spec import counted_words
 from docleak.studies.fields import NEAR
 from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested, unfinished
-from docleak.studies.gradient.findings import FLOORS, ROUTES, answer_given, grouped
+from docleak.studies.gradient.findings import FLOORS, ROUTES, answer_given
 from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.pictures import PAGES_SHOWN, bar_of, pictures_of, text_of
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from docleak.documents.pages import grouped
 from docleak.errors import RunError
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
 from docleak.report import schema
@@ -16,7 +17,7 @@ from docleak.report.severity import Severity, worst
 from docleak.runs.run import Run
 from docleak.studies.fields import mark
 from docleak.studies.gradient.exposed import lags, tested
-from docleak.studies.gradient.findings import FLOORS, Findings, answer_given, findings_of, grouped
+from docleak.studies.gradient.findings import FLOORS, Findings, answer_given, findings_of
 
 #: Share of a batch's tokens, with at least this precision, from which its words count as told though no field can be
 #: counted.

@@ -117,6 +117,11 @@ class CapturedUpdate:
         }
 
 
+def start_of(directory: Path, round: int) -> Path:
+    """The file of the weights before a round, which is written with the round's first update."""
+    return directory / f"round-{round:04d}" / f"{START}{ARRAYS}"
+
+
 def write_update(
     directory: Path, *, round: int, client: str, start: Arrays, received: Arrays, kind: str, examples: int,
     details: Mapping[str, Any],
@@ -146,7 +151,7 @@ def write_update(
     }
     begin(Path(directory))
     private_folder(folder)
-    _write_start(folder / f"{START}{ARRAYS}", start)
+    _write_start(start_of(Path(directory), round), start)
     file = folder / f"{encoded}{RECORD}"
     if file.exists() and (other := _read_update(file).client) != client:
         raise FederationError(f"{what}: {file} is client {other!r}'s. Clients' names must differ beyond upper case.")

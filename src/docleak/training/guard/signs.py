@@ -55,6 +55,11 @@ def structure(asked: Weights, last: Weights) -> list[str]:
     return differences
 
 
+def _of_places(name: str, value: Tensor | NDArray[Any]) -> bool:
+    """Whether it is a tower's index of places: whole numbers, which nothing trains, whatever others call so."""
+    return name.endswith(PLACES) and not torch.as_tensor(value).is_floating_point()
+
+
 def of_weights(asked: Weights) -> list[Sign]:
     """``flat``, ``loud``, ``silent`` and ``infinite`` of a model by itself."""
     flat, loud, silent, infinite = Sign("flat", 0.0), Sign("loud", 0.0), [], []
@@ -63,7 +68,7 @@ def of_weights(asked: Weights) -> list[Sign]:
         if not bool(torch.isfinite(matrix).all()):
             infinite.append(name)
             continue
-        if value.ndim < 2 or min(matrix.shape) < LEAST_SIDE or name.endswith(PLACES):
+        if value.ndim < 2 or min(matrix.shape) < LEAST_SIDE or _of_places(name, value):
             continue
         size = float(matrix.square().sum())
         if size == 0.0:

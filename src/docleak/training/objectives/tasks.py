@@ -61,7 +61,7 @@ TASKS = {task.name: task for task in (TEXT_MODELING, LAYOUT_MODELING, TEXT_LAYOU
 
 
 def tasks_of(text: str) -> tuple[Denoising, ...]:
-    """The tasks that an objective's name has (see ``table.objective_of``), none for ``qa``.
+    """The tasks that an objective's name has (see ``objective.objective_of``), none for ``qa``.
 
     FederationError for other names, for a task named twice, and for a share that is none.
     """

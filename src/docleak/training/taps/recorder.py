@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from docleak.documents.ranges import PATH, check_kind
 from docleak.errors import FederationError
-from docleak.training.federated.capture import KINDS, begin, naming, recorded, write_update
+from docleak.training.federated.capture import KINDS, begin, naming, recorded, start_of, write_update
 
 LOG = logging.getLogger("docleak.tap")
 #: Bytes that may wait to be written; what comes beyond is left out, for the training does not wait.
@@ -78,7 +78,6 @@ class Recorder:
             )
         self.kind, self.limit = kind, int(limit_gb * 10**9)
         self._written = sum(file.stat().st_size for file in self.folder.rglob("*.safetensors"))
-        self._begun = set[int]()  # rounds whose weights before are written
         self._waiting, self._full, self._told = 0, False, False
         self._queue = None if waiting else ThreadPoolExecutor(1, thread_name_prefix="docleak-tap")
         self._futures: list[Future[None]] = []
@@ -138,12 +137,12 @@ class Recorder:
                 )
                 return
             start, received, details = self._fitted(sent)
+            first = not start_of(self.folder, sent.round).exists()
             write_update(
                 self.folder, round=sent.round, client=sent.client, start=start, received=received,
                 kind=sent.kind, examples=sent.examples, details=details,
             )  # fmt: skip
-            written = [received, *([] if sent.round in self._begun else [start])]
-            self._begun.add(sent.round)
+            written = (received, start) if first else (received,)
             self._written += sum(value.nbytes for arrays in written for value in arrays.values())
         except Exception as fault:  # a user's training must not end because it is watched
             self.warn(f"round {sent.round}, client {sent.client}: not recorded: {fault}")

@@ -446,3 +446,16 @@ def test_statements_of_different_things_differ(make_round: Make) -> None:
         other.statement("a", "bc"),
     ]
     assert len(set(statements)) == len(statements)
+
+
+def test_what_another_party_wrote_is_quoted_on_one_line_and_no_key_at_all() -> None:
+    """A name of a field may hold lines that look like the server's own, and a megabyte of them."""
+    forged = json.dumps({"x\n  - silo 'b' sent nothing" + "y" * 10_000: 1})
+    with pytest.raises(FederationError) as fault:
+        Advert.from_bytes(forged.encode())
+    assert "\n" not in str(fault.value) and len(str(fault.value)) < 1_000
+    with pytest.raises(FederationError, match="twice"):
+        Advert.from_bytes(b'{"silo": "a", "silo": "b"}')
+    with pytest.raises(FederationError) as fault:
+        silo.Advertised.from_bytes(json.dumps({"mask_secret": "5ecre7" * 9}).encode())
+    assert "5ecre7" not in str(fault.value)

@@ -54,7 +54,7 @@ def _written(value: object) -> bytes:
 def _read(kind: Callable[..., T], data: bytes, name: str) -> T:
     what = f"{len(data)} bytes are no {name} of {PROTOCOL} and"
     try:
-        value = parse_json(data.decode(), strict=False)
+        value = parse_json(data.decode())
     except ValueError as fault:
         raise FederationError(f"{what} cannot be read ({fault}).") from fault
     return shaped(kind, value, FederationError, what, "Every party must run the same docleak.")

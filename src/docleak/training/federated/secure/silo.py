@@ -218,8 +218,10 @@ def answer(
         after, reply = share(state, unpack_all(Advert, data), identity, entropy=entropy)
     elif isinstance(state, Masked):
         after, reply = confirm(state, Survivors.from_bytes(data), identity)
-    else:
+    elif isinstance(state, Confirmed):
         after, reply = None, unmask(state, unpack_all(Confirmation, data), identity)
+    else:
+        raise FederationError(f"no step follows {type(state).__name__} here; expected one that needs no words.")
     return after, reply.to_bytes()
 
 
