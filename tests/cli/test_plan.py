@@ -34,8 +34,26 @@ def test_it_says_what_it_took_for_granted(plan: Any, command: Any) -> None:
     assert not any(f"--{name} " in line for name in ("rank", "pages", "optimiser", "clients", "tiles"))
     assert json.loads(plan("--rounds", 3, "--json")[1])["not_said"].keys().isdisjoint({"rounds", "clients"})
     _, out, _ = command("budget", "--epsilon", 4)
-    assert "Not said, so taken to be: --rounds 10, --rate 1000/4149, --delta 1e-05." in out
-    _, out, _ = command("budget", "--noise", 1, "--rounds", 3, "--delta", 1e-4, "--unit", "client", "--json")
+    assert (
+        "Not said, so taken to be: --rounds 10, --rate 1000/4149, --client-rate 1, --delta 1e-05, --unit provider"
+        in out
+    )
+    _, out, _ = command(
+        "budget",
+        "--noise",
+        1,
+        "--rounds",
+        3,
+        "--delta",
+        1e-4,
+        "--unit",
+        "client",
+        "--relation",
+        "add-or-remove-one",
+        "--client-rate",
+        1,
+        "--json",
+    )
     assert json.loads(out)["not_said"] == {}
 
 
