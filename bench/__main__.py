@@ -29,8 +29,8 @@ from docleak.files import write_atomically
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 #: Modules of this folder that ``measure`` and tell the numbers ``as_markdown``, in the page's order.
 PARTS = (
-    "startup", "documents", "attack", "evaluation", "accelerator", "beside_breaching", "federated", "private", "secure",
-    "candidates", "cdmi", "answers", "pairs", "imprint",
+    "startup", "documents", "attack", "evaluation", "batched", "accelerator", "beside_breaching", "federated",
+    "private", "secure", "candidates", "cdmi", "answers", "pairs", "imprint",
 )  # fmt: skip
 #: Need a package that is not docleak's, or a GPU, as their first lines say: measured only where they are named.
 APART = ("accelerator", "beside_breaching", "imprint")
