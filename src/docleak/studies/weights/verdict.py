@@ -72,7 +72,8 @@ def verdict_of(
         Severity.UNMEASURED: f"Whether the weights tell more about the {fields} scrubbed fields than public data do "
         "was not measured.",
         Severity.NONE: f"From the weights these {fields} scrubbed fields were not read measurably better than from "
-        f"public data alone; an improvement factor above {_most(factor)} is excluded (1: no better).",
+        f"public data alone; their improvement factor's interval ends at {_most(factor)} (1: no better; where hardly a "
+        f"field is read, intervals of it are too narrow){_excluded(table)}.",
     }[severity]
     label = LABELS.get(severity, severity.label)
     if control:
@@ -103,6 +104,18 @@ def _unsure(table: GameTable, left: int) -> str:
             "where public data do not tell them"
         )
     return ""
+
+
+def _excluded(table: GameTable) -> str:
+    """What no reading of so many documents rules out, in words that end a sentence; "" where they were not counted."""
+    read = table.estimates.get("perfect")
+    if read is None or not read.groups:
+        return ""
+    most = math.ceil(1000 * clopper_pearson(0, read.groups)[1]) / 10
+    return (
+        f"; {read.groups} documents exclude that more than {most:g} % of such fields are read word for word where "
+        "public data do not tell them"
+    )
 
 
 def _most(factor: Estimate) -> str:
