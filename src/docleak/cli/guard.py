@@ -99,10 +99,10 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
 
 def _check_pairs(spec: str) -> bool:
     """Whether these are pairs of pictures and texts, of which the first is read then."""
-    from docleak.documents.pairs.loading import PAGES, PAIR_FORMATS, SCENES, load_pairs
+    from docleak.documents.pairs.loading import MADE, PAGES, PAIR_FORMATS, load_pairs
     from docleak.spec import split_name
 
-    if split_name(spec)[0] not in (SCENES, PAGES, *PAIR_FORMATS):
+    if split_name(spec)[0] not in (*MADE, PAGES, *PAIR_FORMATS):
         return False
     load_pairs(spec, count=1, seed=0)
     return True

@@ -30,8 +30,9 @@ SHIPPED_ENCODERS: dict[str, str] = {
     "bros-tiny": "BROS (tiny), trained to guess masked tokens of synthetic invoices",
     "bert-tiny": "BERT (tiny), trained to guess masked tokens of synthetic invoices",
 }
-#: Of pairs, made on the spot: the aligner, and GIFD's generator.
-SHIPPED_ALIGNER, SHIPPED_GENERATOR = "aligner-tiny", "generator-tiny"
+#: Of pairs, made on the spot: the aligners, the first of scenes, the second of described ones; and GIFD's generator.
+SHIPPED_ALIGNER, SHIPPED_ALIGNERS = "aligner-tiny", ("aligner-tiny", "aligner-described")
+SHIPPED_GENERATOR = "generator-tiny"
 
 
 def model_card(source: str) -> dict[str, Any]:

@@ -81,6 +81,20 @@ def test_numbers_of_scattered_items_are_what_the_picture_shows() -> None:
     assert checked > 10
 
 
+def test_a_description_is_true_of_its_picture_and_of_hardly_another() -> None:
+    pairs = load_pairs("described", count=200, seed=4)
+    assert len({pair.text for pair in pairs}) > 190
+    for pair in pairs:
+        boxes = [part.partition(": ") for part in pair.text.split("; ")]
+        assert [place for place, _, _ in boxes] == ["left", "middle", "right"]
+        for left, (_, _, said) in zip((0, 150, 300), boxes, strict=True):
+            told = dict(reversed(words.split()) for words in said.split(", ")) if said != "none" else {}
+            for color, rgb in COLORS.items():
+                shown = ndimage.label((pair.image[:, left : left + 100] == rgb).all(axis=2))[1]
+                number = number_of(told[color]) if color in told else 0
+                assert shown == number or (pair.label == "scatter" and 0 < shown < number), "scattered ones may touch"
+
+
 def test_scenes_are_the_same_for_the_same_seed_only() -> None:
     first, again, other = make_scenes(5, seed=1), make_scenes(5, seed=1), make_scenes(5, seed=2)
     assert [p.text for p in first] == [p.text for p in again]

@@ -26,6 +26,7 @@ from docleak.models.pair.aligner import (
 )
 from docleak.models.pair.shapes import pair_tokenizer
 from scripts.aligning import AligningConfig, contrastive, encode, similarity_of, train_aligner
+from scripts.pair_files import first_of
 
 SIZE = (64, 16)
 
@@ -46,6 +47,16 @@ def test_the_shipped_aligner_tells_unseen_scenes_texts_apart() -> None:
     assert beats(similarity_of(aligner, scenes(150, 12345), tokenizer)) > 0.75
     untrained = build_aligner(len(tokenizer), seed=0)
     assert 0.35 < beats(similarity_of(untrained, scenes(150, 12345), tokenizer)) < 0.65
+
+
+def test_the_aligner_of_described_scenes_finds_the_text_among_twenty() -> None:
+    tokenizer, shares = pair_tokenizer(), {}
+    unseen = [resized(pair, SIZE) for pair in make_scenes(200, seed=12345, described=True)]
+    for name in ("aligner-described", "aligner-tiny"):
+        aligner = load_aligner(name, tokenizer)
+        assert isinstance(aligner, TinyAligner)
+        shares[name] = first_of(similarity_of(aligner, unseen, tokenizer), unseen, 20)
+    assert shares["aligner-described"] >= 0.8 and shares["aligner-tiny"] < 0.2, shares
 
 
 def test_training_learns_and_repeats_itself() -> None:

@@ -24,7 +24,9 @@ from docleak.documents.pairs.scenes import make_scenes
 from docleak.errors import DocumentError
 from docleak.spec import names, split_name, told
 
-SCENES, PAGES = "scenes", "pages"
+SCENES, DESCRIBED, PAGES = "scenes", "described", "pages"
+#: Made on the spot, with the classes of scenes.
+MADE = (SCENES, DESCRIBED)
 
 
 #: name -> (what it is, reader of a path, its options)
@@ -38,7 +40,8 @@ PAIR_FORMATS: dict[str, tuple[str, Callable[..., Iterator[Pair]], type]] = {
 
 
 def load_pairs(spec: str, *, count: int, seed: int, skip: int = 0, size: tuple[int, int] | None = None) -> list[Pair]:
-    """``count`` pairs after the first ``skip``: "scenes", "FORMAT:PATH", which options may follow, or "pages:SPEC".
+    """``count`` pairs after the first ``skip``: "scenes" or "described", "FORMAT:PATH", which options may follow, or
+    "pages:SPEC".
 
     SPEC is one of ``load_pages``, such as "synthetic" or "sroie:DIR". Options are "split=test" and, where a data set
     has several texts of a picture or several pictures of a text, "every=yes". Of several data sets, separated by
@@ -78,8 +81,8 @@ def _of_all(spec: str, count: int, seed: int) -> Iterator[Pair]:
 
 
 def _pairs(spec: str, count: int, seed: int) -> Iterator[Pair]:
-    if spec == SCENES:
-        return iter(make_scenes(count, seed=seed))
+    if spec in MADE:
+        return iter(make_scenes(count, seed=seed, described=spec == DESCRIBED))
     name, rest = split_name(spec)
     if rest and name == PAGES:
         return of_pages(rest, seed=seed, count=count if rest == "synthetic" else None)
@@ -87,7 +90,7 @@ def _pairs(spec: str, count: int, seed: int) -> Iterator[Pair]:
     path = Path(split_name(text)[1]).expanduser()
     if not split_name(text)[1] or name not in PAIR_FORMATS:
         raise DocumentError(
-            f"{spec!r} names no pairs; expected {SCENES!r}, {PAGES}:SPEC, or one of "
+            f"{spec!r} names no pairs; expected {SCENES!r}, {DESCRIBED!r}, {PAGES}:SPEC, or one of "
             f"{', '.join(f'{known}:PATH' for known in PAIR_FORMATS)}."
         )
     if not path.is_dir():

@@ -9,7 +9,7 @@ from PIL import Image as Pillow
 from PIL import ImageDraw
 
 from docleak.documents.pairs.pair import Pair
-from docleak.documents.pairs.sentences import Item, sentence
+from docleak.documents.pairs.sentences import Item, description, sentence
 from docleak.errors import DocumentError
 
 #: As large as NLVR's (Suhr et al., 2017) pictures, whose world these scenes resemble: width, height, side of a box.
@@ -22,20 +22,22 @@ SHAPES = ("square", "circle", "triangle")
 PAPER, BETWEEN = (211, 211, 211), (128, 128, 128)
 
 
-def make_scenes(count: int, *, seed: int) -> list[Pair]:
-    """``count`` pairs; the label says whether boxes hold towers of blocks or scattered items."""
+def make_scenes(count: int, *, seed: int, described: bool = False) -> list[Pair]:
+    """``count`` pairs; the label says whether boxes hold towers of blocks or scattered items. The sentence fits many
+    pictures; of ``described`` ones it tells what each box holds, and fits hardly another."""
     if count < 1:
         raise DocumentError(f"{count} scenes were asked for; expected 1 or more.")
     rng = np.random.default_rng(seed)
-    return [_scene(f"scene-{seed}-{number}", rng) for number in range(count)]
+    return [_scene(f"scene-{seed}-{number}", rng, described) for number in range(count)]
 
 
-def _scene(name: str, rng: np.random.Generator) -> Pair:
+def _scene(name: str, rng: np.random.Generator, described: bool) -> Pair:
     towers = bool(rng.random() < 0.5)
     items = [item for box in range(3) for item in (_tower(box, rng) if towers else _scatter(box, rng))]
     if not items:
         items = [Item(1, "square", "black", 40, 80, 20)]
-    return Pair(name, _draw(items), sentence(items, towers, rng), "tower" if towers else "scatter")
+    text = description(items) if described else sentence(items, towers, rng)
+    return Pair(name, _draw(items), text, "tower" if towers else "scatter")
 
 
 def _tower(box: int, rng: np.random.Generator) -> list[Item]:

@@ -12,6 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
+#: The boxes, in a description.
+BOXES = ("left", "middle", "right")
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 #: Chance that a number is written in digits, and that a sentence begins small or lacks its full stop.
 DIGITS, SMALL, OPEN = 0.3, 0.2, 0.5
@@ -44,6 +46,16 @@ def sentence(items: Sequence[Item], towers: bool, rng: np.random.Generator) -> s
     if rng.random() < SMALL:
         text = text[0].lower() + text[1:]
     return text if rng.random() < OPEN else f"{text}."
+
+
+def description(items: Sequence[Item]) -> str:
+    """Of each box how many items of each colour it has, which hardly another scene has: "left: two blue, one black;
+    middle: none; right: ..."."""
+    parts = []
+    for box, place in enumerate(BOXES):
+        counts = sorted(Counter(item.color for item in items if item.box == box).items())
+        parts.append(f"{place}: " + (", ".join(f"{NUMBERS[count]} {color}" for color, count in counts) or "none"))
+    return "; ".join(parts)
 
 
 def number(count: int, rng: np.random.Generator) -> str:

@@ -29,7 +29,7 @@ from docleak.models.files import (
     weights_in,
 )
 from docleak.models.loading import config_at, loadable, locate, short_name
-from docleak.models.shipped import SHIPPED_ALIGNER
+from docleak.models.shipped import SHIPPED_ALIGNER, SHIPPED_ALIGNERS, model_card
 
 MODEL_TYPE = "docleak-aligner"
 #: One that was never trained: what alignment in a space without meaning is worth.
@@ -166,6 +166,14 @@ def build_aligner(vocabulary: int, *, seed: int) -> TinyAligner:
     return TinyAligner(SHIPPED_ALIGNER, AlignerNetwork(AlignerConfig(vocabulary)))
 
 
+def aligner_told(source: str) -> str:
+    """The name, and how often the aligner finds a text among twenty, where its docleak.json says."""
+    share = model_card(source).get("own_text_first_of_20")
+    if not isinstance(share, float):
+        return source
+    return f"{source} (finds the text of an unseen picture among 20 in {share:.0%})"
+
+
 def save_aligner(aligner: TinyAligner, directory: Path, card: dict[str, object]) -> None:
     """Write docleak.json (how it was made), model.safetensors and last config.json, each whole or not at all."""
     write_json(directory / "docleak.json", card)
@@ -173,7 +181,8 @@ def save_aligner(aligner: TinyAligner, directory: Path, card: dict[str, object])
 
 
 def load_aligner(source: str, tokenizer: Any, *, device: str | torch.device = "cpu") -> Aligner:
-    """ "aligner-tiny", a directory of ours, or a CLIP of transformers (directory or hub name).
+    """ "aligner-tiny" (of scenes), "aligner-described", a directory of ours, or a CLIP of transformers (directory or
+    hub name).
 
     "aligner-random" is the tiny one as it was drawn. ``tokenizer`` is the attacked text model's. Raises ModelError if
     there is no such aligner, its towers differ in width, or a tiny one was made for another vocabulary.
@@ -181,7 +190,7 @@ def load_aligner(source: str, tokenizer: Any, *, device: str | torch.device = "c
     if source == RANDOM_ALIGNER:
         network = build_aligner(len(tokenizer), seed=0).network
         return TinyAligner(source, network.eval().to(device).requires_grad_(False))
-    where, revision = locate(source, what="aligner", shipped=(SHIPPED_ALIGNER,), owned=False)
+    where, revision = locate(source, what="aligner", shipped=SHIPPED_ALIGNERS, owned=False)
     values = config_at(where, revision, source)
     if values.get("model_type") != MODEL_TYPE:
         return _clip(where, revision, source, tokenizer, device)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from docleak.documents.files import read_text
 from docleak.documents.pairs import Pair, load_pairs, make_scenes, resized, shuffled
-from docleak.documents.pairs.loading import SCENES
+from docleak.documents.pairs.loading import MADE
 from docleak.documents.pairs.scenes import LABELS as SCENE_LABELS
 from docleak.errors import AttackError, RunError
 from docleak.models.base import pixels_of
@@ -181,7 +181,7 @@ def set_up(config: PairConfig, device: str = "cpu") -> Setting:
 def _set_up(config: PairConfig, device: str, files: str) -> Setting:
     targets, public = _texts(config)
     seen = {label for pair in targets for label in pair.labels} | {pair.label for pair in public}
-    classes = sorted(seen | set(SCENE_LABELS if config.pairs == SCENES else ()))
+    classes = sorted(seen | set(SCENE_LABELS if config.pairs in MADE else ()))
     model = client_of(config, classes, device)
     return Setting(config, model, targets, None, _language(config, model, targets, public), tuple(public))
 

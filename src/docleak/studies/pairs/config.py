@@ -62,7 +62,8 @@ class PairConfig:
 
     pairs: str = option(
         "scenes",
-        "scenes, nlvr:DIR, nlvr-true:DIR, flickr30k:DIR, openi:DIR, cifar100:DIR, or pages:SPEC; behind DIR "
+        "scenes, described (scenes and all that their boxes hold), nlvr:DIR, nlvr-true:DIR, flickr30k:DIR, openi:DIR, "
+        "cifar100:DIR, or pages:SPEC; behind DIR "
         ":split=NAME for an official split, :every=yes for all texts of a picture or pictures of a text; A,B for both.",
         group=PAIRED,
     )
@@ -84,7 +85,10 @@ class PairConfig:
     text_attack: Choice = option("", "Another attack on the text: dlg-text, tag, lamp.")
     budget: int = option(300, "Gradient evaluations per modality and batch, for all attacks.", range=BUDGET)
     aligner: str = option(
-        SHIPPED_ALIGNER, "aligner-tiny, or a CLIP's directory or hub name.", group=ADVERSARY, need=ALIGNER
+        SHIPPED_ALIGNER,
+        "aligner-tiny, aligner-described, or a CLIP's directory or hub name.",
+        group=ADVERSARY,
+        need=ALIGNER,
     )
     language: str = option(
         "trigrams", "trigrams, or a causal model's directory or hub name.", group=ADVERSARY, need=LANGUAGE

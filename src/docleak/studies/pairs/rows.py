@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from docleak.attacks.pairs import PairAttack
+from docleak.models.pair.aligner import aligner_told
 from docleak.models.pair.generator import generator_told
 from docleak.report.pictures import new_figure, png_figure
 from docleak.runs.run import Run
@@ -28,7 +29,7 @@ def facts_of(rows: Sequence[TableRow]) -> dict[str, str]:
         "Models": ", ".join(dict.fromkeys(f"{c.image}+{c.text}" for c in configs)),
         "Pairs": "; ".join(dict.fromkeys(_pairs(c) for c in configs)),
         "Budget": f"{budgets} gradient evaluations of each modality per batch",
-        "Aligner": ", ".join(dict.fromkeys(c.aligner for c in configs)),
+        "Aligner": ", ".join(map(aligner_told, dict.fromkeys(c.aligner for c in configs))),
         "Seed": str(first.seed),
     }
     if oracles := [row.name for row in rows if row.study.config.oracle_error is not None]:

@@ -12,13 +12,13 @@ import torch
 from docleak.attacks.pairs import PairAttack
 from docleak.attacks.pairs.asking import ask
 from docleak.documents.page import Image
-from docleak.documents.pairs.loading import PAGES, PAIR_FORMATS, SCENES
+from docleak.documents.pairs.loading import MADE, PAGES, PAIR_FORMATS
 from docleak.errors import RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.models.loading import short_name
 from docleak.models.pair.aligner import RANDOM_ALIGNER
 from docleak.models.pair.shapes import IMAGE_SHAPES, TEXT_SHAPES
-from docleak.models.shipped import SHIPPED_ALIGNER, SHIPPED_GENERATOR
+from docleak.models.shipped import SHIPPED_ALIGNERS, SHIPPED_GENERATOR
 from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
@@ -48,9 +48,9 @@ from docleak.studies.study import (
 PRIVACY = "privacy"
 #: What names no files: networks that are drawn, and the adversary's models that docleak ships or fits.
 SHAPES = (*IMAGE_SHAPES, *TEXT_SHAPES)
-WITHOUT_FILES = (SHIPPED_ALIGNER, RANDOM_ALIGNER, SHIPPED_GENERATOR, "trigrams")
+WITHOUT_FILES = (*SHIPPED_ALIGNERS, RANDOM_ALIGNER, SHIPPED_GENERATOR, "trigrams")
 #: Pairs with the classes of scenes.
-OF_SCENES = ("scenes", "nlvr", "nlvr-true")
+OF_SCENES = (*MADE, "nlvr", "nlvr-true")
 #: Pairs whose texts are public, or that a client trains on, in a rehearsal.
 REHEARSED = 16
 
@@ -67,7 +67,7 @@ class PairStudy(TableStudy[PairConfig]):
     of_model = ("image", "text")
     options = ("image_sizes", "documents", "pages", "budget", "seed")
     checkpoints = ("aligner", "language", "generator")
-    sized = (SCENES, PAGES, *PAIR_FORMATS)
+    sized = (*MADE, PAGES, *PAIR_FORMATS)
     wanted_at = "docs/pairs.md"
     footnote = (
         "Ours with 95 % intervals in square brackets (bootstrap over batches, whose pairs share a gradient); the "
