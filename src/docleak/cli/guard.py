@@ -25,8 +25,6 @@ OCR = "rapidocr"
 #: Options that name pages, and commands in which they are a number, or folders by client.
 PAGES = ("--documents", "documents", "--public-documents", "--test-documents")
 PAGES_APART = ("train federated", "audit updates")
-#: Commands whose exit code 1 is a finding, so that what cannot be told is 2.
-TELLING = ("check",)
 
 
 def commands_of(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
