@@ -259,6 +259,12 @@ def test_the_first_mode_that_is_chosen_counts() -> None:
         (("attack", "cdmi", "--documents", "nowhere"), "'nowhere' is neither a format nor an existing path"),
         (("train", "federated", "--silos", "nowhere"), "nowhere"),
         (("attack", "\x1b[31mred\u202e"), "unknown attack"),
+        (("plan", "--model", "--help"), "--model is followed by --help; expected its value"),
+        (("plan", "--model", "--words", 3), "--model is followed by --words; expected its value"),
+        (("audit", "gradient", "--pages", "--workers", 1), "--pages is followed by --workers; expected its value"),
+        (("audit", "--out", "--compare-defenses"), "--out is followed by --compare-defenses; expected its value"),
+        (("train", "federated", "--out", "--guard"), "Where '--guard' is the value, write --out=--guard."),
+        (("report", "run", "--study", "--", "x"), "--study is followed by --; expected its value"),
     ],
 )
 def test_one_sentence_before_anything_is_written(
@@ -268,6 +274,13 @@ def test_one_sentence_before_anything_is_written(
     refused(result, said)
     assert "\x1b" not in result[2] and "\u202e" not in result[2]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_value_may_look_like_an_option_where_it_is_said_to_be_the_value(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("data", "inspect", "--out", "--json")
+    assert code == 1 and json.loads(out)["error"].startswith("--out is followed by --json;")
+    assert command("data", "inspect", "--out=--page.png")[0] == 0 and (tmp_path / "--page.png").is_file()
+    assert command("data", "make", "--count", "1", "--", "--pages")[0] == 0 and (tmp_path / "--pages").is_dir()
 
 
 WRITING = (
