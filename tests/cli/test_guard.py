@@ -345,3 +345,17 @@ def test_an_option_of_one_value_given_twice_is_not_ignored_in_silence(again: tup
 def test_options_that_collect_may_be_given_twice(command: Command) -> None:
     code, _, err = command("report", "none", "--study", "a", "--study", "b")
     assert code == 1 and "there is no study 'a'" in err and "times" not in err
+
+
+def test_what_one_option_of_several_commands_may_be_is_written_once() -> None:
+    """By the flag and the sentence: the same range is the same object, and a device is described once."""
+    ranges: dict[tuple[str, str], set[int]] = {}
+    devices = set()
+    for path, line in commands_of(command_line()):
+        for one in line.params:
+            if isinstance(one.type, Bounded):
+                ranges.setdefault((one.opts[0], str(one.type.allowed)), set()).add(id(one.type.allowed))
+            if one.opts[0] == "--device" and path != "attack":
+                devices.add(id(getattr(one, "help", None)))
+    assert len(ranges) > 50 and [key for key, objects in ranges.items() if len(objects) > 1] == []
+    assert len(devices) == 1
