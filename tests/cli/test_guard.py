@@ -259,6 +259,7 @@ def test_the_first_mode_that_is_chosen_counts() -> None:
         (("attack", "cdmi", "--documents", "nowhere"), "'nowhere' is neither a format nor an existing path"),
         (("train", "federated", "--silos", "nowhere"), "nowhere"),
         (("attack", "\x1b[31mred\u202e"), "unknown attack"),
+        (("guard", "layoutlmv3-trained", "--pages", 100_000), "--pages is 100000; expected 1 to 100."),
         (("plan", "--model", "--help"), "--model is followed by --help; expected its value"),
         (("plan", "--model", "--words", 3), "--model is followed by --words; expected its value"),
         (("audit", "gradient", "--pages", "--workers", 1), "--pages is followed by --workers; expected its value"),

@@ -217,7 +217,7 @@ def guard(
     documents: str = option(
         "synthetic", "Pages of the silo's own, to see what a gradient shows: synthetic, a folder, or FORMAT:PATH."
     ),
-    pages: int = option(4, "How many of them to try.", range=SOME),
+    pages: int = option(4, "How many of them to try, all in one batch.", range=Range(1, 100)),
     seed: int = option(0, "Seed of synthetic pages.", range=SEED, need=DRAWN),
 ) -> None:
     """Inspect a model before training it for somebody else: may it be one that is made to leak?
