@@ -448,6 +448,37 @@ def test_audits_that_say_something_idle_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("study", "settings", "said"),
+    [
+        ("updates", {}, "or 'before' and 'after' with the weights before and after one client's training"),
+        ("updates", {"before": "a"}, "found 'before' a without 'after'; expected both"),
+        ("updates", {"updates": "there", "before": "a", "after": "b"}, "there beside 'before' and 'after'"),
+        ("updates", {"updates": "here"}, "give the weights themselves: docleak audit updates --before A --after B."),
+        ("gradient", {"budget": 3}, "Raise 'budget'"),
+        ("presence", {"count": 1}, "Ask for more 'count', or a smaller 'batch_size'"),
+        ("presence", {"count": 8, "per_provider": 3, "batch_size": 4}, "multiple of 'per_provider'"),
+    ],
+)
+def test_what_an_audit_cannot_do_is_said_by_the_names_of_arguments(
+    study: str, settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """``--client`` of the command line is ``clients`` here; only whole commands to type keep theirs."""
+    with pytest.raises(DocleakError) as error:
+        docleak.audit(study=study, out=tmp_path / "run", **settings)
+    assert said in str(error.value)
+    assert "--" not in str(error.value).partition("docleak audit")[0]
+
+
+def test_a_training_that_cannot_be_declared_public_is_told_by_the_argument(
+    pages: list[docleak.Page], tmp_path: Path
+) -> None:
+    with pytest.raises(DocleakError, match=r"^'start_is_public' belongs to a start of which nothing is recorded"):
+        docleak.train(
+            pages=pages, model="vt5-start", noise=1.0, denominator=4, start_is_public=True, out=tmp_path / "run"
+        )
+
+
 def test_a_training_begins_with_a_checkpoint(pages: list[docleak.Page], tmp_path: Path) -> None:
     with pytest.raises(DocleakError, match="checkpoint on disk"):
         docleak.train(pages=pages, model=docleak.load_model("vt5-start"), out=tmp_path / "run")

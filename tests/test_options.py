@@ -9,7 +9,17 @@ import pytest
 
 from docleak.documents.ranges import SOME
 from docleak.errors import DocleakError
-from docleak.options import Need, Option, configured, only, option, options_of, refuse_idle, without_default
+from docleak.options import (
+    Need,
+    Option,
+    by_arguments,
+    configured,
+    only,
+    option,
+    options_of,
+    refuse_idle,
+    without_default,
+)
 
 
 @dataclass(frozen=True)
@@ -96,3 +106,14 @@ def test_an_option_that_does_nothing_is_refused_by_its_own_sentence() -> None:
         refuse_idle(idle, [options_of(Settings)["share"]])
     refuse_idle(idle, [options_of(Settings)["numbers"]])
     refuse_idle(Settings("p", share=0.5), [options_of(Settings)["share"]])
+
+
+def test_in_python_options_are_called_by_their_arguments_and_command_lines_stay() -> None:
+    said = "--name is 'x', --no-known; see docleak audit this --name A, or --numbers, --name-it and -- of others."
+    with pytest.raises(DocleakError) as error, by_arguments(Settings, numbers="count"):
+        raise DocleakError(said)
+    assert str(error.value) == (
+        "'names' is 'x', 'known'; see docleak audit this --name A, or 'count', --name-it and -- of others."
+    )
+    with pytest.raises(ValueError, match=r"^--name$"), by_arguments(Settings):
+        raise ValueError("--name")

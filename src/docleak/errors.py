@@ -1,7 +1,7 @@
 """The errors docleak raises on purpose.
 
 Every message says what was found, what was expected and what to do. The command line prints
-them without a traceback and exits with code 1.
+them without a traceback and exits with code 1 (``docleak check``, of which 1 is a finding: 2).
 """
 
 

@@ -18,23 +18,13 @@ from docleak.attacks.registries import ANSWERS, ATTACKS, PAIRS
 from docleak.documents import Page
 from docleak.documents import load_pages as open_pages
 from docleak.documents.loaders import SYNTHETIC, drawn, page_source, page_specs
-from docleak.documents.ranges import (
-    BUDGET,
-    COUNT,
-    PATH,
-    SEED,
-    Range,
-    check_kind,
-    check_truth,
-    check_whole,
-    short,
-)  # fmt: skip
+from docleak.documents.ranges import BUDGET, COUNT, PATH, SEED, Range, check_kind, check_truth, check_whole, short
 from docleak.documents.typed import inside, plain
 from docleak.errors import AttackError, DocumentError, FederationError, ModelError, RecipeError, RunError
 from docleak.metrics.ocr import ENGINES
 from docleak.models.device import pick_device
 from docleak.models.loading import size_of
-from docleak.options import options_of, refuse_idle
+from docleak.options import by_arguments, options_of, refuse_idle
 from docleak.registry import Choice, Given, Registry
 from docleak.report.table import Table
 from docleak.spec import counted_words
@@ -129,14 +119,16 @@ def audit(
         if not (isinstance(kind, type) and issubclass(kind, Study)):
             raise RunError(f"the study is {short(study)}; expected a kind, 'module:Class', a class, or an instance.")
         require_whole(kind)
-        config = configured(kind.Config, _of_study(kind, named), what=f"the study {kind.kind!r}")
-        told = [one for path, one in options_of(kind.Config).items() if path.rpartition(".")[2] in settings]
-        refuse_idle(config, told, flags=False)
-        measured = kind(config, device=pick_device(device))
+        with by_arguments(kind.Config, pages="count"):
+            config = configured(kind.Config, _of_study(kind, named), what=f"the study {kind.kind!r}")
+            told = [one for path, one in options_of(kind.Config).items() if path.rpartition(".")[2] in settings]
+            refuse_idle(config, told, flags=False)
+            measured = kind(config, device=pick_device(device))
         shown = ({} if study == "gradient" else {"study": kind.kind}) | named
     remember(type(measured))
     how: dict[str, Any] = {"workers": workers, "cluster": cluster, "command": _call("audit", shown, out)}
-    run = carry_out(measured, Path(out).expanduser(), watcher=Lines(say), **how)
+    with by_arguments(type(measured.config), pages="count"):
+        run = carry_out(measured, Path(out).expanduser(), watcher=Lines(say), **how)
     return Results((run.path,))
 
 
@@ -188,7 +180,7 @@ def train(
     by_record = chosen.unit == "record" and pages is not None
     if by_record and (capture or tensorboard):
         raise FederationError("unit 'record' has no rounds to capture, or to draw in TensorBoard. Leave that out.")
-    with claimed(folder):
+    with claimed(folder), by_arguments(TrainingSettings, start_is_public="start_is_public"):
         if by_record:
             train_records(chosen.records(said, start_is_public=start_is_public), places, folder, **how)
         else:

@@ -7,7 +7,9 @@ options of the outer one, all of them, or those that ``only`` names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -186,6 +188,23 @@ def refuse_idle(config: Any, asked: Collection[Asked], *, flags: bool = True) ->
             idle.setdefault(what if flags else what.removeprefix("--"), []).append(name)
     for what, names in idle.items():
         raise DocleakError(said_idle(names, what))
+
+
+@contextmanager
+def by_arguments(config: type, **others: str) -> Iterator[None]:
+    """A DocleakError from within names the configuration's options by its fields, 'clients' for --client, or by what
+    the ``others`` are called; command lines to type, docleak and what follows, stay."""
+    try:
+        yield
+    except DocleakError as error:
+        names = {one.flag: path.rpartition(".")[2] for path, one in options_of(config).items()}
+        names |= {f"--{name.replace('_', '-')}": argument for name, argument in others.items()}
+
+        def argument(found: re.Match[str]) -> str:
+            return repr(names[found[0]]) if found[0] in names else found[0]
+
+        error.args = (re.sub(r"\bdocleak [a-z]+ [^.;,]*|--[a-z][a-z-]*", argument, str(error)),)
+        raise
 
 
 def said_idle(flags: Collection[str], what: str) -> str:

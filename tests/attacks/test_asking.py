@@ -58,6 +58,8 @@ def finding(knowledge: Knowledge, **changes: Any) -> Finding:
         ({"matching": True}, "matching is True"),
         ({"history": (0.5,)}, "history has 0.5, no pair"),
         ({"history": 3}, "history has 3, no pair"),
+        ({"start": None}, "start is None, no text"),
+        ({"loss": 0.5}, "loss is 0.5, no text"),
     ],
 )
 def test_findings_that_cannot_be_are_refused(changes: dict[str, Any], said: str, case: Case) -> None:

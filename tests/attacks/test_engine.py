@@ -86,6 +86,11 @@ def test_a_small_gradient_tells_that_the_model_was_sure_and_another_start_and_pr
             for name in ("gi-dqa", f"gi-dqa:{options}")
         )
         assert torch.equal(chosen.pixels, said.pixels) and chosen.history == said.history, options
+        assert f"start={chosen.start},loss={chosen.loss}" == f"start={said.start},loss={said.loss}" == options
+    began = ATTACKS.load("gi-dqa").run(
+        faint, small.knowledge, budget=19, generator=generator(), start_at=small.knowledge.template
+    )
+    assert (began.start, began.loss) == ("given", "double")
     assert sure(faint) and not sure(replace(faint, imitate=lambda dummy, gradient: dummy)), "a defence made it small"
     assert not sure(replace(faint, noise=1e-6))
 

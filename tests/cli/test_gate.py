@@ -95,6 +95,29 @@ def test_what_cannot_be_told_or_read_is_neither(call: Call, runs: Path) -> None:
         assert json.loads((runs / "unread.sarif").read_text())["runs"][0]["results"] == []
 
 
+@pytest.mark.parametrize("text", ["[[rule]", "foo = 1", "", "[[rule]]\nmeasure = 'verdict'\nat_worst = 'bad'\n", None])
+def test_a_policy_that_does_not_parse_is_no_finding(call: Call, runs: Path, text: str | None) -> None:
+    if text is not None:
+        (runs / "wrong.toml").write_text(text)
+    for more in ((), ("--json",)):
+        code, out, err = call("check", "plain", "--policy", "" if text is None else "wrong.toml", *more)
+        assert code == 2 and err.startswith("docleak: " + ("--policy is empty" if text is None else "wrong.toml "))
+        assert not more or f"docleak: {json.loads(out)['error']}\n" == err
+
+
+@pytest.mark.parametrize("fault", [OSError("the disk is full"), MemoryError("1 GiB")])
+def test_where_the_machine_fails_there_is_no_finding(
+    call: Call, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    monkeypatch.setattr("docleak.studies.registry.read_runs", lambda _: (_ for _ in ()).throw(fault))
+    code, _, err = call("check", "plain", "--policy", "policy.toml")
+    assert code == 2 and str(fault) in err
+    for option in ("--junit", "--sarif"):
+        assert call("check", "plain", "--policy", "policy.toml", option, "")[0] == 2
+    assert call("check", "", "--policy", "policy.toml")[0] == 2
+    assert call("report", "")[0] == 1
+
+
 @pytest.mark.parametrize("kind", ["github-workflows", "gitlab-ci"])
 def test_the_workflow_files_are_what_those_services_read(kind: str, tmp_path: Path) -> None:
     """By the schemas that check-jsonschema brings; nothing is asked of a network."""

@@ -259,6 +259,13 @@ def test_the_first_mode_that_is_chosen_counts() -> None:
         (("attack", "cdmi", "--documents", "nowhere"), "'nowhere' is neither a format nor an existing path"),
         (("train", "federated", "--silos", "nowhere"), "nowhere"),
         (("attack", "\x1b[31mred\u202e"), "unknown attack"),
+        (("guard", "layoutlmv3-trained", "--pages", 100_000), "--pages is 100000; expected 1 to 100."),
+        (("plan", "--model", "--help"), "--model is followed by --help; expected its value"),
+        (("plan", "--model", "--words", 3), "--model is followed by --words; expected its value"),
+        (("audit", "gradient", "--pages", "--workers", 1), "--pages is followed by --workers; expected its value"),
+        (("audit", "--out", "--compare-defenses"), "--out is followed by --compare-defenses; expected its value"),
+        (("train", "federated", "--out", "--guard"), "Where '--guard' is the value, write --out=--guard."),
+        (("report", "run", "--study", "--", "x"), "--study is followed by --; expected its value"),
     ],
 )
 def test_one_sentence_before_anything_is_written(
@@ -268,6 +275,13 @@ def test_one_sentence_before_anything_is_written(
     refused(result, said)
     assert "\x1b" not in result[2] and "\u202e" not in result[2]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_value_may_look_like_an_option_where_it_is_said_to_be_the_value(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("data", "inspect", "--out", "--json")
+    assert code == 1 and json.loads(out)["error"].startswith("--out is followed by --json;")
+    assert command("data", "inspect", "--out=--page.png")[0] == 0 and (tmp_path / "--page.png").is_file()
+    assert command("data", "make", "--count", "1", "--", "--pages")[0] == 0 and (tmp_path / "--pages").is_dir()
 
 
 WRITING = (
@@ -332,3 +346,17 @@ def test_an_option_of_one_value_given_twice_is_not_ignored_in_silence(again: tup
 def test_options_that_collect_may_be_given_twice(command: Command) -> None:
     code, _, err = command("report", "none", "--study", "a", "--study", "b")
     assert code == 1 and "there is no study 'a'" in err and "times" not in err
+
+
+def test_what_one_option_of_several_commands_may_be_is_written_once() -> None:
+    """By the flag and the sentence: the same range is the same object, and a device is described once."""
+    ranges: dict[tuple[str, str], set[int]] = {}
+    devices = set()
+    for path, line in commands_of(command_line()):
+        for one in line.params:
+            if isinstance(one.type, Bounded):
+                ranges.setdefault((one.opts[0], str(one.type.allowed)), set()).add(id(one.type.allowed))
+            if one.opts[0] == "--device" and path != "attack":
+                devices.add(id(getattr(one, "help", None)))
+    assert len(ranges) > 50 and [key for key, objects in ranges.items() if len(objects) > 1] == []
+    assert len(devices) == 1

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import docleak
 from docleak import files
 from docleak.documents import Image
 from docleak.errors import RunError
-from docleak.runs.run import Run, _folder_name
+from docleak.runs.run import Run, _folder_name, _in_order
 
 CONFIG: dict[str, object] = {"seed": 0, "attacks": ("gi-dqa", "dlg"), "budget": 200}
 
@@ -53,6 +54,24 @@ def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert (loaded.read_image(record["unit"], "truth.png") == picture(2)).all()
     assert (loaded.read_image(record["unit"], name) == picture(1)).all()
     assert (tmp_path / "out/pages/overview.png").is_file()
+
+
+def test_units_beyond_a_thousand_pages_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    """Folders keep their names, of which "1000" sorts before "101"; other ids come as their texts sort."""
+    run, after = Run.open(tmp_path, CONFIG), ("dlg", "gi-dqa")
+    ids = [f"donut--{page}--{name}" for page in ("099", "101", "999", "1000", "1010", "10000") for name in after]
+    ids += ["layoutlmv3--001--dlg", "page-101", "page-1000", "silo-10", "silo-2", "silo-2016", "silo-9"]
+    for unit in reversed(ids):
+        write(run, unit)
+    assert [record["unit"] for record in run.units()] == ids
+    assert (tmp_path / "units" / "donut--1000--dlg" / "unit.json").is_file()
+
+
+@given(st.sets(st.text("ab019-+._", min_size=1, max_size=12)))
+def test_numbers_of_up_to_three_digits_leave_the_order_of_texts(ids: set[str]) -> None:
+    """So no run of fewer pages gives other intervals than before."""
+    short = [one for one in ids if not re.search(r"\d{4}", one)]
+    assert sorted(short, key=_in_order) == sorted(short)
 
 
 def test_the_same_config_resumes_and_keeps_everything(tmp_path: Path) -> None:

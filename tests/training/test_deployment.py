@@ -32,6 +32,7 @@ from docleak.training.federated.deploy.start import check_apart
 from docleak.training.federated.deploy.watch import at_work, was_killed
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.secure.keys import read_identity, read_pinned
+from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.silo_limits import SiloLimits
 from tests.training.deploying import PLAN, PRIVATE, free_ports, running
 
@@ -63,6 +64,20 @@ def test_a_deployment_is_complete_private_and_says_what_is_missing(tmp_path: Pat
         check_folder(folders[0])
     with pytest.raises(FederationError, match="nowhere"):
         check_folder(folders[2], silo=str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(("threshold", "silos", "told"), [(9, 3, "2 to 3"), (1, 3, "2 to 3"), (2, 9, "5 to 9")])
+def test_what_no_round_could_keep_to_is_not_deployed(tmp_path: Path, threshold: int, silos: int, told: str) -> None:
+    deployment = Deployment(silo_names(str(silos)), "localhost")
+    sentence = (
+        f"the secure threshold is {threshold}, and {silos} of {silos} silos train in a round; expected more than half "
+        f"of these and no more: {told}."
+    )
+    with pytest.raises(FederationError, match=f"^{re.escape(sentence)}$"):
+        write_deployment(deployment, Federation(secure=SecurePlan(threshold)), tmp_path / "out")
+    with pytest.raises(FederationError, match=f"minimum is 4, and 2 of {silos} silos train"):
+        write_deployment(deployment, Federation(minimum=4, participation=2.5 / silos), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_party_that_waits_is_checked_in_a_process_that_ends_and_does_without_pytorch(tmp_path: Path) -> None:

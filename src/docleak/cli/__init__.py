@@ -22,7 +22,7 @@ KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": (-1, 1 << 30), "MALLOC_MMAP_THRES
 
 
 def main() -> None:
-    """Entry point: errors docleak raises on purpose become one message on stderr and exit code 1.
+    """Entry point: errors docleak raises on purpose become one message on stderr and exit code 1, of ``check`` 2.
 
     With --json, every error is one JSON object on stdout as well, also that of a command line that cannot be parsed
     (exit code 2).

@@ -11,10 +11,8 @@ from typing import Any, TypeAlias, get_type_hints
 import click
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from docleak.cli.guard import TELLING, Bounded, Text, check_values, typed
-from docleak.cli.output import fail
+from docleak.cli.guard import Bounded, Text, check_values, typed
 from docleak.documents.ranges import Range
-from docleak.errors import DocleakError
 from docleak.options import Asked, Need, Option, configured, option, options_of, refuse_idle
 
 #: The panel of options that every long command has.
@@ -60,13 +58,8 @@ class Line(TyperCommand):
     def invoke(self, ctx: click.Context) -> None:
         """Check what was given, and do the work."""
         given = [(one, ctx.params[name]) for name, one in self.asked.items() if typed(ctx, name)]
-        try:
-            options = configured(self.kind, {one.path: one.value(value) for one, value in given})
-            check_values(self.path, self, ctx, lambda: refuse_idle(options, [one for one, _ in given]))
-        except DocleakError as error:
-            if self.path in TELLING:
-                fail(str(error), code=2)
-            raise
+        options = configured(self.kind, {one.path: one.value(value) for one, value in given})
+        check_values(self.path, self, ctx, lambda: refuse_idle(options, [one for one, _ in given]))
         self.work(options, {one.path.rpartition(".")[2]: one.flag for one, _ in given})
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from docleak.cli.command import DRAWN
 from docleak.cli.output import counter, emit, end_with, working_in
-from docleak.documents.ranges import COUNT, SEED, SOME, Range
+from docleak.documents.ranges import COUNT, PORT, SEED, SOME, Range
 from docleak.options import Need, option, required
 from docleak.spec import counted_words
 
@@ -288,7 +288,7 @@ def _warned(warnings: Sequence[Finding]) -> Iterator[str]:
 
 def mark(
     folder: Path = required("Folder with pages.jsonl, or with page images alone.", argument=True),
-    port: int | None = option(None, "Port of 127.0.0.1; a free one if left out.", range=Range(1, 65_535)),
+    port: int | None = option(None, "Port of 127.0.0.1; a free one if left out.", range=PORT),
 ) -> None:
     """Mark private fields by mouse, in a browser on this machine; ends with Ctrl-C."""
     from docleak.documents.files import first_of

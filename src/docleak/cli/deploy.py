@@ -6,21 +6,20 @@ from pathlib import Path
 
 from docleak.cli.command import Line
 from docleak.cli.output import emit
-from docleak.documents.ranges import COUNT, DELTA, Range
+from docleak.documents import ranges
+from docleak.documents.ranges import Range
 from docleak.options import option, required
-
-PORT = Range(1, 65_535)
 
 
 def init(
     out: Path = required("New folder for the server's and the silos' files.", argument=True),
     silos: str = required("How many silos, or their names, separated by commas."),
     host: str = option("127.0.0.1", "Name or address under which silos reach the server."),
-    port: int = option(9443, "Port of the gate, the only one that silos reach.", range=PORT),
-    superlink_port: int = option(9442, "Port of Flower's SuperLink on loopback.", range=PORT),
+    port: int = option(9443, "Port of the gate, the only one that silos reach.", range=ranges.PORT),
+    superlink_port: int = option(9442, "Port of Flower's SuperLink on loopback.", range=ranges.PORT),
     like: Path | None = option(None, "A run of docleak train federated with the settings to use."),
-    evaluate_every: int = option(0, "Evaluate at the silos after so many rounds; 0 never.", range=COUNT),
-    timeout: int = option(3600, "Seconds a silo has to answer.", range=Range(1, 86_400 * 7)),
+    evaluate_every: int = option(0, "Evaluate at the silos after so many rounds; 0 never.", range=ranges.COUNT),
+    timeout: int = option(3600, "Seconds a silo has to answer.", range=ranges.TIMEOUT),
     days: int = option(365, "Days the certificates are valid.", range=Range(1, 36_500)),
 ) -> None:
     """Write certificates, keys, configurations and start commands for a server and its silos."""
@@ -49,15 +48,15 @@ def check(
 
 def silo(
     folder: Path = required("A silo's own folder: of docleak deploy init, or of its pages.", argument=True),
-    epsilon: float | None = option(None, "The most that all in its ledger may cost.", range=Range(0, 1e9, above=True)),
-    delta: float | None = option(None, "Delta that belongs to it.", range=DELTA),
+    epsilon: float | None = option(None, "The most that all in its ledger may cost.", range=ranges.EPSILON),
+    delta: float | None = option(None, "Delta that belongs to it.", range=ranges.DELTA),
     noise_std: float | None = option(
-        None, "Least standard deviation of its noise before M: z C / sqrt(shares).", range=Range(0, 1e9)
+        None, "Least standard deviation of its noise before M: z C / sqrt(shares).", range=ranges.NOISE
     ),
-    clients: int | None = option(None, "The most silos that may share the noise.", range=Range(1, 1_000)),
+    clients: int | None = option(None, "The most silos that may share the noise.", range=ranges.CLIENTS),
     unit: str | None = option(None, "Whose presence is hidden: provider, document, client."),
-    clip_norm: float | None = option(None, "The largest C.", range=Range(0, 1e6, above=True)),
-    denominator: int | None = option(None, "The smallest M.", range=Range(0, 10**12)),
+    clip_norm: float | None = option(None, "The largest C.", range=ranges.CLIP_NORM),
+    denominator: int | None = option(None, "The smallest M.", range=ranges.DENOMINATOR),
     evaluation: bool | None = option(
         None, "Answer questions on kept documents; each time counts in its ledger.", both=True
     ),
@@ -78,9 +77,9 @@ def node(
     name: str = required("The silo's name."),
     pages: Path = required("The folder of its pages."),
     server: str = required("HOST:PORT of the gate."),
-    port: int = option(9094, "Port of the node itself, on loopback.", range=PORT),
+    port: int = option(9094, "Port of the node itself, on loopback.", range=ranges.PORT),
     model: str = option("", "The model, where the server's name of it means nothing here."),
-    secure_threshold: int = option(2, "Silos that a secure sum must be over, at least.", range=Range(0, 1_000)),
+    secure_threshold: int = option(2, "Silos that a secure sum must be over, at least.", range=ranges.SECURE_THRESHOLD),
     guard: bool = option(False, "Inspect each model before training it; refuse a manipulated one."),
     any_code: bool = option(False, "Execute whatever code the server sends, not docleak's own app only."),
 ) -> None:
@@ -95,7 +94,7 @@ def node(
 
 def superlink(
     folder: Path = required("The server's folder that docleak deploy init wrote.", argument=True),
-    port: int = option(9442, "Port of the SuperLink, on loopback.", range=PORT),
+    port: int = option(9442, "Port of the SuperLink, on loopback.", range=ranges.PORT),
 ) -> None:
     """Run Flower's SuperLink with the silos' keys until it is stopped, and again whenever it ends."""
     from docleak.training.federated.deploy.start import run_superlink
@@ -107,7 +106,7 @@ def gate(
     folder: Path = required("The server's folder, with its certificate.", argument=True),
     superlink: str = required("Address of the SuperLink on loopback."),
     listen: str = option("127.0.0.1", "Address to listen on."),
-    port: int = option(9443, "Port to listen on.", range=PORT),
+    port: int = option(9443, "Port to listen on.", range=ranges.PORT),
 ) -> None:
     """Forward what silos may ask of the SuperLink, and refuse the rest; runs until it is stopped."""
     from docleak.training.federated.deploy.gate import serve

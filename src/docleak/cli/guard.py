@@ -25,8 +25,6 @@ OCR = "rapidocr"
 #: Options that name pages, and commands in which they are a number, or folders by client.
 PAGES = ("--documents", "documents", "--public-documents", "--test-documents")
 PAGES_APART = ("train federated", "audit updates")
-#: Commands whose exit code 1 is a finding, so that what cannot be told is 2.
-TELLING = ("check",)
 
 
 def commands_of(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -142,6 +140,7 @@ class Bounded(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number that ``value`` spells."""
+        _refuse_option(value, param)
         if isinstance(value, str) and value.strip().lstrip("+-").isdigit() and len(value) > 1000:
             raise DocleakError(f"{_spelt(param)} has {len(value)} digits; expected {self.allowed}.")
         number = self.number.convert(value, param, ctx)
@@ -157,6 +156,7 @@ class Text(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """What ``value`` spells."""
+        _refuse_option(value, param)
         if isinstance(value, str) and "\0" in value:
             raise DocleakError(f"{_spelt(param)} holds a NUL character. Leave it out.")
         if isinstance(self.text, click.Path) and value == "":
@@ -169,6 +169,17 @@ class Text(click.ParamType[Any]):
                 why = f"no such path can be used ({fault.strerror}). Pass another."
                 raise DocleakError(f"{_spelt(param)}: {why}") from fault
         return converted
+
+
+def _refuse_option(value: Any, param: click.Parameter | None) -> None:
+    """DocleakError for the next option in the place of an option's value, unless ``=`` says that it is the value."""
+    if isinstance(param, click.Option) and isinstance(value, str) and value.startswith("--"):
+        said = [f"{name}={value}" for name in param.opts]
+        if not set(said) & set(sys.argv):
+            raise DocleakError(
+                f"{param.opts[0]} is followed by {value}; expected its value. Where {value!r} is the value, write "
+                f"{said[0]}."
+            )
 
 
 def _spelt(param: click.Parameter | None) -> str:

@@ -16,6 +16,9 @@ from docleak.documents.visible import visible
 from docleak.errors import DocleakError
 from docleak.spec import counted_words
 
+#: Commands whose exit code 1 is a finding, so that what cannot be told is 2.
+TELLING = ("check",)
+
 
 def as_json() -> bool:
     """Whether --json stands on the command line, also on one that cannot be parsed."""
@@ -41,12 +44,12 @@ def note(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-def fail(message: str, *, code: int = 1) -> NoReturn:
-    """Print the error and exit with ``code``."""
+def fail(message: str, *, code: int | None = None) -> NoReturn:
+    """Print the error and exit with ``code``: if none is said with 1, or with 2 where that is a finding."""
     if as_json():
         print(json.dumps({"error": message}))
     note(f"docleak: {message}")
-    raise SystemExit(code)
+    raise SystemExit(code or (2 if sys.argv[1:2] and sys.argv[1] in TELLING else 1))
 
 
 def end_with(error: DocleakError) -> NoReturn:

@@ -14,7 +14,7 @@ import typer
 
 from docleak.cli.command import DRAWN, Said
 from docleak.cli.output import as_json, emit
-from docleak.documents.ranges import COUNT, DELTA, SEED, SOME, Range
+from docleak.documents.ranges import COUNT, DELTA, EPSILON, NOISE, SEED, SOME, Range
 from docleak.errors import PrivacyError
 from docleak.options import Need, Option, only, option, required, said_idle
 from docleak.privacy.channels import ASSUMES, HOLDS_FOR, Shape, as_text
@@ -23,7 +23,7 @@ from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, 
 from docleak.spec import counted_words
 
 #: What is planned where nothing is said: the centralised training of Tito et al. (2024).
-EPSILON, ROUNDS, RATE = 8.0, 10, "1000/4149"
+USUAL_EPSILON, ROUNDS, RATE = 8.0, 10, "1000/4149"
 #: What is planned of which channels are open.
 SHAPE: Any = field(default=Shape(), metadata=only(
     width=Option("Width of the language model.", range=Range(8, 1_000_000)),
@@ -50,9 +50,9 @@ SHAPE: Any = field(default=Shape(), metadata=only(
 def budget(
     said: Said,
     epsilon: float | None = option(
-        None, "The budget: how much one provider may be given away.", range=Range(0, 1e9, above=True)
+        None, "The budget: how much one provider may be given away.", range=EPSILON
     ),
-    noise: float | None = option(None, "Noise multiplier: noise over clip norm, in the sum.", range=Range(0, 1e9)),
+    noise: float | None = option(None, "Noise multiplier: noise over clip norm, in the sum.", range=NOISE),
     rounds: int | None = option(None, "Rounds of training.", range=SOME),
     delta: float = option(
         1e-5, "What a chance may grow by beside e^epsilon times itself; far below 1/providers.", range=DELTA
@@ -124,11 +124,11 @@ def budget(
         )
         return
     asked = _asked(epsilon, noise, rounds)
-    taken = {"epsilon": EPSILON, "rounds": ROUNDS, "rate": rate, "client_rate": client_rate, "delta": delta,
+    taken = {"epsilon": USUAL_EPSILON, "rounds": ROUNDS, "rate": rate, "client_rate": client_rate, "delta": delta,
              "unit": unit, "relation": relation}  # fmt: skip
     unsaid = _left(taken, [*said, asked, *(["rate"] if kind is Unit.CLIENT else [])])
     counted = choice(Accountant, accountant, what="accountant")
-    claim = answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
+    claim = answer(asked, mechanism, USUAL_EPSILON if epsilon is None else epsilon, delta, counted)
     if plot is not None:
         from docleak.files import reported, write_atomically
         from docleak.report.pictures import budget_curves
@@ -217,7 +217,7 @@ def guard(
     documents: str = option(
         "synthetic", "Pages of the silo's own, to see what a gradient shows: synthetic, a folder, or FORMAT:PATH."
     ),
-    pages: int = option(4, "How many of them to try.", range=SOME),
+    pages: int = option(4, "How many of them to try, all in one batch.", range=Range(1, 100)),
     seed: int = option(0, "Seed of synthetic pages.", range=SEED, need=DRAWN),
 ) -> None:
     """Inspect a model before training it for somebody else: may it be one that is made to leak?

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from docleak.cli.output import emit, fail, note
+from docleak.cli.output import emit, note
 from docleak.cli.studies import say
 from docleak.errors import DocleakError
 from docleak.options import option, required
@@ -101,11 +101,8 @@ def check(
     except DocleakError as error:  # neither a pass nor a finding
         with suppress(DocleakError):
             write(gate_files.junit_unread(str(error), named), gate_files.sarif_unread(str(error)))
-        fail(str(error), code=2)
-    try:
-        write(gate_files.junit(checked, named), gate_files.sarif(checked, policy))
-    except DocleakError as error:
-        fail(str(error), code=2)
+        raise
+    write(gate_files.junit(checked, named), gate_files.sarif(checked, policy))
     outcome = overall(checked)
     lines = [f"{str(one.outcome).upper():14}  {one.rule.sentence}; {one.part}: {one.told}" for one in checked]
     value = {"outcome": str(outcome), "exit_code": outcome.code, "checked": [one.to_json() for one in checked]}

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperGroup
 
-from docleak.cli.command import RUN, Line, Said, group
+from docleak.cli.command import DEVICE, RUN, Line, Said, group
 from docleak.cli.output import counter, emit, note, working_in
 from docleak.cli.studies import command_line
-from docleak.documents.ranges import COUNT, Range
+from docleak.documents.ranges import CLIENTS, COUNT, TIMEOUT, Range
 from docleak.errors import FederationError, PrivacyError
 from docleak.models.device import pick_device
 from docleak.options import Need, only, option, options_of
@@ -46,7 +46,7 @@ class Options:
     capture: bool = option(False, "Record each update in OUT/updates, for docleak audit updates.", group=RUN, both=True)
     out: Path = option(Path("docleak-train"), "Run directory; an interrupted training in it is continued.", group=RUN)
     tensorboard: bool = option(False, "Also write OUT/tensorboard, an event file.", group=RUN)
-    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.", group=RUN)
+    device: str = DEVICE
     dry_run: bool = option(False, "Say what would be sent and done, and stop.", group=RUN)
 
 
@@ -58,13 +58,13 @@ class Federated(Options):
         None, "Folder of silos (docleak data make --partition). Empty: synthetic ones.", group=PAGES
     )
     clients: int = option(
-        3, "Synthetic silos to make where --silos is not given.", group=PAGES, range=Range(1, 1_000), need=_MADE
+        3, "Synthetic silos to make where --silos is not given.", group=PAGES, range=CLIENTS, need=_MADE
     )
     documents: int = option(
         240, "Synthetic invoices of all silos together.", group=PAGES, range=Range(1, 100_000), need=_MADE
     )
     timeout: float = option(
-        21600.0, "Seconds a silo has for a message; then it is stopped.", group=FEDERATED, range=Range(1, 86_400 * 7)
+        21600.0, "Seconds a silo has for a message; then it is stopped.", group=FEDERATED, range=TIMEOUT
     )
     guard: bool = option(
         False, "Silos inspect each model before they train it, and refuse a manipulated one (docleak guard).",

@@ -44,7 +44,14 @@ class Range:
 SEED = Range(0, MOST_SEED)
 COUNT, SOME, SHARE = Range(0, 1_000_000), Range(1, 1_000_000), Range(0, 1)
 BUDGET = Range(1, 10_000_000)
-DELTA = Range(0, 1, above=True, below=True)
+#: Of differential privacy.
+EPSILON, DELTA = Range(0, 1e9, above=True), Range(0, 1, above=True, below=True)
+NOISE, CLIP_NORM, DENOMINATOR = Range(0, 1e9), Range(0, 1e6, above=True), Range(0, 10**12)
+#: Of trainings.
+EPOCHS, BATCH_SIZE, RATE = Range(1, 10_000), Range(1, 100_000), Range(0, 1e3)
+#: Of silos, their secure aggregation, and networks.
+CLIENTS, SECURE_THRESHOLD, SECURE_LIMIT = Range(1, 1_000), Range(0, 1_000), Range(0, 1e9)
+PORT, TIMEOUT = Range(1, 65_535), Range(1, 86_400 * 7)
 
 
 def _shown(number: float) -> str:

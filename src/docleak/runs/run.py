@@ -221,9 +221,9 @@ class Run:
         return _read(self.folder(unit_id) / "unit.json")
 
     def units(self) -> list[dict[str, Any]]:
-        """The records of all finished units, sorted by id."""
+        """The records of all finished units, sorted by id, page 1000 after page 999."""
         records = [_read(file) for file in (self.path / "units").glob("*/unit.json")]
-        return sorted(records, key=lambda record: str(record.get("unit")))
+        return sorted(records, key=lambda record: _in_order(str(record.get("unit"))))
 
     def _snapshots(self, folder: Path) -> list[list[object]]:
         files = sorted((folder / "snapshots").glob("*.png"), key=lambda file: int(file.stem))
@@ -324,6 +324,13 @@ def _environment() -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         **versions,
     }
+
+
+def _in_order(unit_id: str) -> str:
+    """What an id sorts by: a page's number of more than the three digits that it is filled up to comes behind those of
+    three; a number elsewhere in it is a text."""
+    longer = r"(?:(?<=--)|(?<=^page-))[1-9]\d{3,}(?=--|$)"
+    return re.sub(longer, lambda found: "~" * (len(found[0]) - 3) + found[0], unit_id)
 
 
 def _folder_name(unit_id: str) -> str:

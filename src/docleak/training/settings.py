@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from docleak.documents.ranges import COUNT, DELTA, SEED, SOME, Range
+from docleak.documents import ranges
+from docleak.documents.ranges import COUNT, DELTA, NOISE, SEED, SOME, Range
 from docleak.documents.typed import typed
 from docleak.errors import FederationError, PrivacyError
 from docleak.options import Need, option, options_of, refuse_idle
@@ -27,7 +28,7 @@ OF_RECORDS = (
 )  # fmt: skip
 #: Where nobody knows which settings were given.
 UNSAID: Mapping[str, str] = MappingProxyType({})
-_RATE, _BELOW_ONE = Range(0, 1e3), Range(0, 0.999999)
+_BELOW_ONE = Range(0, 0.999999)
 _SECURE = Need(lambda settings: settings.secure, "--secure")
 
 
@@ -52,16 +53,16 @@ class TrainingSettings:
     seed: int = option(
         0, "Seed of sampling, orders, dropout, what is kept, and of what a checkpoint does not bring.", range=SEED
     )
-    epochs: int = option(1, "Local epochs of a round.", group=LOCAL, range=Range(1, 10_000))
+    epochs: int = option(1, "Local epochs of a round.", group=LOCAL, range=ranges.EPOCHS)
     max_steps: int = option(
         35, "At most so many optimiser steps of a silo in a round; 0 for no limit.", group=LOCAL,
         range=Range(0, 10_000_000),
     )  # fmt: skip
-    batch_size: int = option(16, "Questions in a step.", group=LOCAL, range=Range(1, 100_000))
+    batch_size: int = option(16, "Questions in a step.", group=LOCAL, range=ranges.BATCH_SIZE)
     learning_rate: float = option(
-        2e-3, "Learning rate of the silos' optimiser, which begins anew each round.", group=LOCAL, range=_RATE
+        2e-3, "Learning rate of the silos' optimiser, which begins anew each round.", group=LOCAL, range=ranges.RATE
     )
-    weight_decay: float = option(0.01, "Weight decay of the silos' optimiser.", group=LOCAL, range=_RATE)
+    weight_decay: float = option(0.01, "Weight decay of the silos' optimiser.", group=LOCAL, range=ranges.RATE)
     optimiser: str = option(
         "adamw", "The silos' optimiser: adamw, adam (whose decay is part of the gradient), sgd.", group=LOCAL
     )
@@ -90,24 +91,22 @@ class TrainingSettings:
     secure: bool = option(False, "Secure aggregation: the server learns sums of updates only.", group=FEDERATED)
     secure_threshold: int = option(
         0, "Silos that a sum needs; 0: two thirds and one, under --epsilon all.", group=FEDERATED,
-        range=Range(0, 1_000), need=_SECURE,
+        range=ranges.SECURE_THRESHOLD, need=_SECURE,
     )  # fmt: skip
     secure_limit: float = option(
         0.0, "Largest value a silo may send, times its questions; public. 0: 1000.", group=FEDERATED,
-        range=Range(0, 1e9), need=_SECURE,
+        range=ranges.SECURE_LIMIT, need=_SECURE,
     )  # fmt: skip
     published_counting: bool = option(
         False, "Count drawn clients (--participation) as the paper does. No bound.", group=FEDERATED
     )
     epsilon: float | None = option(
-        None, "Train with differential privacy of this epsilon.", group=PRIVATE, range=Range(0, 1e9, above=True)
+        None, "Train with differential privacy of this epsilon.", group=PRIVATE, range=ranges.EPSILON
     )
-    noise: float | None = option(
-        None, "The same by its noise multiplier (docleak budget).", group=PRIVATE, range=Range(0, 1e9)
-    )
+    noise: float | None = option(None, "The same by its noise multiplier (docleak budget).", group=PRIVATE, range=NOISE)
     delta: float = option(1e-5, "Delta that belongs to epsilon; far below 1/providers.", group=PRIVATE, range=DELTA)
     clip_norm: float = option(
-        0.5, "C: each provider's difference is clipped to this norm.", group=PRIVATE, range=Range(0, 1e6, above=True)
+        0.5, "C: each provider's difference is clipped to this norm.", group=PRIVATE, range=ranges.CLIP_NORM
     )
     unit: str = option(
         "provider", "Whose presence is hidden: provider, document, client; central also record: one question, by "
@@ -118,7 +117,7 @@ class TrainingSettings:
     )
     denominator: int = option(
         0, "M: a public constant that sums are divided by; every silo has as many.", group=PRIVATE,
-        range=Range(0, 10**12),
+        range=ranges.DENOMINATOR,
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -16,15 +16,18 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models import load_model, trainable
 from docleak.models.layoutlmv3 import LayoutLMv3
+from docleak.studies.engine import carry_out
 from docleak.studies.gradient.case import build_case
 from docleak.studies.gradient.config import (
     ENOUGH,
+    DefenceConfig,
     Exposure,
     GradientConfig,
     least_budget,
     require_budget,
     with_closed_form,
 )
+from docleak.studies.gradient.defences import DefenceStudy
 from docleak.studies.gradient.models import inapplicable, require_applicable, skipped
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.gradient.texts import text_record
@@ -102,3 +105,36 @@ def test_fields_behind_the_token_limit_never_entered_the_model() -> None:
     assert read == seen, "all that entered it is read, and nothing else"
     asked = [field.value == case.question.answers[0] for field in page.private_fields]
     assert record["fields_by"]["answer"] == asked or not seen[asked.index(True)]  # type: ignore[index, call-overload]
+
+
+ADAPTED = "lora:donut-start,r=2,targets=q_proj+v_proj"
+
+
+@pytest.mark.parametrize(
+    ("exposure", "said"),
+    [
+        (Exposure(stages=("vision",)), "trains no parameters of vision, only of text, fusion. Name stages that it has"),
+        (Exposure(stages=("output", "vision")), "trains no parameters of output or vision, only of text, fusion"),
+        (Exposure(defense="freeze:stages=vision"), "trains no parameters of vision, only of text, fusion"),
+        (
+            Exposure(defense="freeze:stages=text+fusion"),
+            "freezing text.fusion leaves nothing to send of .*, which",
+        ),
+        (Exposure(stages=("text",), defense="freeze"), "freezing vision.text leaves nothing to send of .*, which"),
+    ],
+)
+def test_stages_that_a_model_does_not_train_are_refused_by_those_that_it_does(
+    exposure: Exposure, said: str, tmp_path: Path
+) -> None:
+    """Where nothing was sent torch failed, and where nothing was frozen the report named a defence in place."""
+    config = GradientConfig((ADAPTED,), attacks=("random",), pages=1, budget=1, exposure=exposure)
+    with pytest.raises(AttackError, match=said):
+        carry_out(GradientStudy(config), tmp_path / "run")
+    assert not list(tmp_path.rglob("unit.json"))
+
+
+def test_a_defence_that_would_freeze_nothing_is_not_tried() -> None:
+    audit = GradientConfig((ADAPTED,), attacks=("random",), pages=1, budget=1)
+    study = DefenceStudy(DefenceConfig(audit, ("freeze:stages=vision", "freeze"), utility_steps=0))
+    assert list(study.inapplicable) == ["freeze:stages=vision"]
+    assert "trains no parameters of vision, only of text, fusion" in study.inapplicable["freeze:stages=vision"]

@@ -188,7 +188,9 @@ def test_an_audit_of_the_shipped_layoutlmv3(tmp_path: Path) -> None:
     finding = units["gi-dqa"]["finding"]
     assert finding["evaluations"] == finding["budget"] == 30
     assert finding["history"][0][0] == 18, "17 evaluations went into the whitening"
+    assert (finding["start"], finding["loss"]) == ("uniform", "float"), "the gradient is not small"
     assert finding["explained"] > units["random"]["finding"]["explained"]
+    assert units["random"]["finding"]["start"] == units["random"]["finding"]["loss"] == "", "it does not search"
     assert units["random"]["finding"]["matching"] is None and units["random"]["snapshots"] == []
     assert units["gi-dqa"]["score"]["mse"] < units["random"]["score"]["mse"]
     assert [number for number, _ in units["gi-dqa"]["snapshots"]] == [18, 21, 24, 27, 30]

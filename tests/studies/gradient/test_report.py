@@ -305,6 +305,26 @@ def test_a_field_whose_value_the_attacker_was_given_is_marked(make_run: MakeRun,
     assert (", the answer to the client\u2019s question, which the attacker was given" in text) is known
 
 
+@pytest.mark.parametrize(
+    ("start", "loss", "said"),
+    [
+        ("light", "double", "The search began as light as paper, with its loss in double precision."),
+        ("uniform", "float", "The search began from uniform noise, with its loss in single precision."),
+        ("given", "float", "The search began where another attack ended, with its loss in single precision."),
+        ("", "", ""),
+        (None, None, ""),
+    ],
+)
+def test_what_the_attack_chose_by_the_gradients_size_is_told(
+    make_run: MakeRun, tmp_path: Path, start: str | None, loss: str | None, said: str
+) -> None:
+    chosen = {} if start is None else {"start": start, "loss": loss}
+    finding = {"matching": 0.1, "explained": 0.9, "evaluations": 200, "budget": 200, "seconds": 1.0, "history": []}
+    change = {"finding": {**finding, **chosen}}
+    text = report(make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",), change=change)).text
+    assert said in text and text.count("The search began") == bool(said)
+
+
 def test_made_up_pages_are_not_called_confidential(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",))
     assert "Confidential." in report(run).text

@@ -148,6 +148,7 @@ def test_an_update_is_attacked_replayed_and_reported(small: Path, tmp_path: Path
     (update,) = [r for r in records.values() if r["kind"] == "update"]
     assert update["replay"]["distance"] == 0.0, "bit for bit"
     assert update["pictures"]["self_test"]["passed"] and update["pictures"]["explained"] > 0.5
+    assert (update["pictures"]["start"], update["pictures"]["loss"]) == ("uniform", "float"), "of local steps"
     assert update["words"]["recall"] == 1.0 and update["steps"] == 2
     assert len(records) == len(units) == 3
     assert {unit for unit, *_ in events.seen} == set(records)

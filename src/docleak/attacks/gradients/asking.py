@@ -18,7 +18,7 @@ from docleak.attacks.gradients.view import GradientView, Knowledge
 EXPECTED = (
     "a docleak.attacks.gradients.Finding: pixels, a tensor (B, 3, H, W) of finite numbers in [0, 1]; matching, "
     "explained and seconds, numbers; evaluations, a whole number from 0 to the budget; history, pairs of an "
-    "evaluation's number and its loss"
+    "evaluation's number and its loss; start and loss, texts"
 )
 
 
@@ -53,6 +53,9 @@ def _faults(finding: Any, template: Tensor, budget: int) -> Iterator[str]:
     for name in ("matching", "explained", "seconds"):
         if not is_a(value := getattr(finding, name), Real):
             yield f"{name} is {type_said(value)}, no number"
+    for name in ("start", "loss"):
+        if not isinstance(value := getattr(finding, name), str):
+            yield f"{name} is {type_said(value)}, no text"
     history: object = finding.history
     pairs = history if isinstance(history, Sequence) else (history,)
     if wrong := [pair for pair in pairs if not _is_step(pair)]:

@@ -35,12 +35,12 @@ class Canvas:
     def size(self) -> int:
         return int(self.mask.sum()) * (1 if self.grey else 3)
 
-    def start(self, kind: Start, generator: torch.Generator, *, sure: bool = False) -> Tensor:
-        """Random unknowns: uniform in [0, 1], standard normal as in the DLG papers, or light, uniform in [DARKEST, 1];
-        by size they are light where a small gradient says that the model was ``sure``, and uniform elsewhere."""
+    def start(self, kind: Start, generator: torch.Generator) -> Tensor:
+        """Random unknowns: uniform in [0, 1], standard normal as in the DLG papers, or light, uniform in [DARKEST, 1].
+        An attack makes one of these of ``by-size``."""
         draw = torch.randn if kind == "normal" else torch.rand
         drawn = draw(self.size, generator=generator).to(self.template.device)
-        return DARKEST + (1 - DARKEST) * drawn if kind == "light" or (kind == "by-size" and sure) else drawn
+        return DARKEST + (1 - DARKEST) * drawn if kind == "light" else drawn
 
     def unknowns(self, pixels: Tensor) -> Tensor:
         """(B, 3, H, W) -> (n,): the inverse of ``pixels``; grey is the mean of the channels."""

@@ -34,8 +34,6 @@ from docleak.errors import AttackError
 from docleak.models.base import Encoded
 from docleak.models.vlm.model import VisionLanguage
 
-_NO_HISTORY: tuple[tuple[int, float], ...] = ()
-
 
 @dataclass(frozen=True)
 class ClosedForm:
@@ -77,16 +75,15 @@ class ClosedForm:
         known = replace(knowledge, inputs=_inputs(view, knowledge))
         with inference_mode_of(view):
             explained = explained_share(view, known, pixels)
-        evaluations, history = 0, _NO_HISTORY
+        finding = Finding(pixels, 0.0, explained, 0, 0.0)
         if bool((knowledge.private & ~determined).any()) and budget > self.refine.draws:
             refined = self.refine.run(
                 view, known, budget=budget, generator=generator, on_evaluation=on_evaluation, start_at=pixels
             )
-            evaluations, history = refined.evaluations, refined.history
-            if refined.explained > explained:
-                pixels, explained = refined.pixels, refined.explained
-        matching = _misfit(view, known, pixels)
-        return Finding(pixels, matching, explained, evaluations, time.perf_counter() - started, history)
+            better = refined.explained > explained
+            finding = refined if better else replace(refined, pixels=pixels, explained=explained)
+        matching = _misfit(view, known, finding.pixels)
+        return replace(finding, matching=matching, seconds=time.perf_counter() - started)
 
     def _batch(
         self,

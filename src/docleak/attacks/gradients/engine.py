@@ -65,7 +65,9 @@ class Finding:
 
     ``pixels`` (B, 3, H, W) in [0, 1]; ``explained`` is how much of the gradient is explained: the share that the
     template leaves unexplained and the reconstruction explains (1 = all, <= 0 = none; relative distance over all
-    informative parameters, the same for every attack). It is no probability that anything was read.
+    informative parameters, the same for every attack). It is no probability that anything was read. Of a search, its
+    ``start`` ("given": where another attack ended) and the precision of its ``loss`` as they were taken, in the words
+    of the attack's options, also where the gradient's size chose; "" of what does not search.
     """
 
     pixels: Tensor
@@ -74,6 +76,8 @@ class Finding:
     evaluations: int
     seconds: float
     history: tuple[tuple[int, float], ...] = ()
+    start: str = ""
+    loss: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,13 @@ class GradientAttack:
         """First-order gradients that whitening takes of each round before the search begins."""
         return 0 if self.matching is not None else 1 + self.whitening.draws
 
+    def chosen(self, view: GradientView) -> tuple[Start, bool]:
+        """The start, and whether the loss is in double precision, with what is left to the gradient's size chosen."""
+        small = (self.start == "by-size" or self.double_loss is None) and sure(view)
+        start: Start = "light" if small else "uniform"
+        double = small if self.double_loss is None else self.double_loss
+        return start if self.start == "by-size" else self.start, double
+
     def least_budget(self, rounds: int = 1) -> int:
         """The fewest gradient evaluations that it can start with, on a view of so many ``rounds``."""
         if self.solver is None:
@@ -172,11 +183,8 @@ class GradientAttack:
         started = time.perf_counter()
         with inference_mode_of(view), recomputation(self.recompute):
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
-            small = (self.start == "by-size" or self.double_loss is None) and sure(view)
-            start = (
-                canvas.unknowns(start_at) if start_at is not None else canvas.start(self.start, generator, sure=small)
-            )
-            double = small if self.double_loss is None else self.double_loss
+            kind, double = self.chosen(view)
+            start = canvas.unknowns(start_at) if start_at is not None else canvas.start(kind, generator)
             pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation, guide)
             with DoubleLoss() if double else nullcontext(), constant_but(pursuit.views):
                 best = pursuit.pursue(start, budget, generator)
@@ -184,8 +192,9 @@ class GradientAttack:
             explained = explained_share(pursuit.sent[0], knowledge, pixels)
         seconds = time.perf_counter() - started
         return Finding(
-            pixels.float(), pursuit.best_loss, explained, pursuit.evaluations, seconds, tuple(pursuit.history)
-        )
+            pixels.float(), pursuit.best_loss, explained, pursuit.evaluations, seconds, tuple(pursuit.history),
+            *(("given" if start_at is not None else kind, "double" if double else "float") if self.solver else ()),
+        )  # fmt: skip
 
 
 class Settled(Exception):

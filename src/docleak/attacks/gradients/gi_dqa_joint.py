@@ -43,7 +43,6 @@ from docleak.attacks.gradients.joint.drawing import (
     touched,
 )
 from docleak.attacks.gradients.matching import dummy_of, relative
-from docleak.attacks.gradients.precision import sure
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
@@ -230,9 +229,7 @@ class Easel:
         """
         template, private = self.knowledge.template, self.knowledge.private
         canvas = Canvas.of(template, private, region=attack.region, grey=attack.grey)
-        pixels = canvas.pixels(
-            canvas.start(attack.start, generator, sure=attack.start == "by-size" and sure(self.view))
-        )
+        pixels = canvas.pixels(canvas.start(attack.chosen(self.view)[0], generator))
         drawn = self.picture(self.chosen)
         there = torch.zeros_like(private)
         for page, drawing in self.chosen.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from docleak.documents.ranges import DELTA, SEED, SOME, Range
+from docleak.documents.ranges import CLIP_NORM, DELTA, EPSILON, RATE, SEED, SOME, Range
 from docleak.errors import PrivacyError
 from docleak.options import option
 from docleak.privacy.mechanism import Mechanism, probability
@@ -33,7 +33,7 @@ class CanaryConfig:
     """
 
     model: str = option("vt5-start", "Shipped name, directory or hub name of the model to start from.")
-    epsilon: float = option(8.0, "What the private training claims.", range=Range(0, 1e9, above=True))
+    epsilon: float = option(8.0, "What the private training claims.", range=EPSILON)
     canary: str = option(
         PAGE, "page: each canary trains on a page, read by its loss and by the weights. dirac: each moves one weight."
     )
@@ -51,14 +51,12 @@ class CanaryConfig:
         1.0, "Probability that a provider trains in a round, such as 0.2 or 50/340.",
         read=partial(probability, what="unit rate"),
     )  # fmt: skip
-    clip_norm: float = option(
-        0.5, "C: each provider's difference is clipped to this norm.", range=Range(0, 1e6, above=True)
-    )
+    clip_norm: float = option(0.5, "C: each provider's difference is clipped to this norm.", range=CLIP_NORM)
     delta: float = option(1e-5, "Delta of both bounds; far below 1/canaries.", range=DELTA)
     confidence: float = option(0.95, "With which the lower bounds hold.", range=Range(0.5, 0.999999))
     every_round: bool = option(False, "The adversary sees the model after every round.")
     questions: int = 4
-    learning_rate: float = option(1e-3, "Of a provider's one step of AdamW.", range=Range(0, 1e3))
+    learning_rate: float = option(1e-3, "Of a provider's one step of AdamW.", range=RATE)
     seed: int = option(0, "Seed of pages, coins and noise.", range=SEED)
 
     def __post_init__(self) -> None:

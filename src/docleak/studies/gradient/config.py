@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from docleak.attacks.registries import ATTACKS
 from docleak.defenses.registry import DEFENSES
-from docleak.documents.ranges import BUDGET, SEED, SOME, Range
+from docleak.documents.ranges import BATCH_SIZE, BUDGET, SEED, SOME, Range
 from docleak.errors import AttackError
 from docleak.models.sizes import parse_size
 from docleak.models.stages import STAGES, Stage
@@ -102,7 +102,7 @@ class GradientConfig:
     budget: int = option(100, "Gradient evaluations per attack and page, the same for all attacks.", range=BUDGET)
     seed: int = option(5, "Seed of pages, starts and draws, and of what a checkpoint does not bring.", range=SEED)
     batch_size: int = option(
-        1, "Pages averaged into the client's gradient; the first is the target.", group=CLIENT, range=Range(1, 100_000)
+        1, "Pages averaged into the client's gradient; the first is the target.", group=CLIENT, range=BATCH_SIZE
     )
     exposure: Exposure = field(default_factory=Exposure)
     ocr: str = option("rapidocr", "Engine that reads the pictures: rapidocr, tesseract, trocr:PATH.")

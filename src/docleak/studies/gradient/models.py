@@ -23,10 +23,11 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError
 from docleak.files import Stamps, stamps
 from docleak.models import DocumentModel, load_model, trainable
+from docleak.models.stages import STAGES
 from docleak.models.vlm.model import VisionLanguage
 from docleak.spec import split_name
 from docleak.studies.gradient.case import answered_question, pages_for
-from docleak.studies.gradient.config import CLOSED_FORM, GradientConfig
+from docleak.studies.gradient.config import CLOSED_FORM, Exposure, GradientConfig
 from docleak.studies.gradient.texts import text_obstacle
 from docleak.training.pretrain import PretrainConfig, pretrain
 
@@ -93,7 +94,13 @@ def skipped(config: GradientConfig, device: str) -> dict[tuple[str, str], str]:
 
 
 def require_applicable(config: GradientConfig, device: str) -> None:
-    """AttackError, before anything is written, where none of the attacks can be made on any of the models."""
+    """AttackError, before anything is written, where none of the attacks can be made on any of the models, or one of
+    these has no parameters of what is to be sent, or to be frozen."""
+    faults = [
+        why for source in config.models if (why := stage_fault(model_of(config, source, device), config.exposure))
+    ]
+    if faults:
+        raise AttackError(f"{'; '.join(faults)}. Name stages that it has.")
     reasons = _reasons(config, device)
     if all(reasons.values()):
         raise AttackError(f"none of the attacks applies: {'; '.join(dict.fromkeys(reasons.values()))}.")
@@ -131,6 +138,8 @@ def questions_made(config: GradientConfig, device: str) -> str:
 def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> str:
     """Why ``attack`` cannot be made on this model under ``config``; "" where it can."""
     exposure = config.exposure
+    if why := stage_fault(model, exposure):
+        return why
     if exposure.recover_text and (why := text_obstacle(model, config.batch_size)):
         return f"{why}, which --recover-text asks for"
     if getattr(ATTACKS.load(attack), "recompute", False) and model.architecture != "donut":
@@ -145,6 +154,19 @@ def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> s
     if isinstance(model, VisionLanguage):
         return tower_obstacle(model, sent, config.batch_size)
     return obstacle(model.architecture, model.name, sent, config.batch_size, one_page=False).rstrip(".")
+
+
+def stage_fault(model: DocumentModel, exposure: Exposure) -> str:
+    """Why the model has no parameters of the stages that are to be sent, or frozen, and of which it has; "" where it
+    has, and some are left to be sent."""
+    of = {model.stage(name) for name, _ in trainable(model.module)}
+    there, frozen = [stage for stage in STAGES if stage in of], getattr(DEFENSES.load(exposure.defense), "frozen", ())
+    for asked in (exposure.stages, frozen):
+        if asked and not of & set(asked):
+            return f"{model.name} trains no parameters of {' or '.join(asked)}, only of {', '.join(there)}"
+    if not (of & set(exposure.stages or of)) - set(frozen):
+        return f"freezing {'+'.join(frozen)} leaves nothing to send of {model.name}, which trains {', '.join(there)}"
+    return ""
 
 
 @lru_cache(maxsize=2)

@@ -52,7 +52,7 @@ def pictures_of(attack: AttackResult, page: str, *, best: bool) -> dict[str, Any
         "attack": attack.attack,
         "summary": attack.summary,
         "paper": attack.paper,
-        "explained": unit.record["finding"].get("explained"),
+        **{key: unit.record["finding"].get(key) for key in ("explained", "start", "loss")},
         "score": unit.score,
         "pages": [_page(images[kind], kind, unit) for kind in shown],
         "fields": fields_of(unit, images, shown),

@@ -224,10 +224,8 @@ class GradientStudy(TableStudy[GradientConfig]):
             "self_test": {"distance": test.distance, "passed": test.passed, "note": "; ".join(test.causes)},
             "finding": {
                 "matching": finding.matching if finding.evaluations else None,
-                "explained": finding.explained,
-                "evaluations": finding.evaluations,
+                **{key: getattr(finding, key) for key in ("explained", "evaluations", "seconds", "start", "loss")},
                 "budget": c.budget,
-                "seconds": finding.seconds,
                 "history": [list(item) for item in finding.history],
             },
             **{key: score_page(batch[0], images[which], self.engine).to_json() for key, which in scores.items()},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from docleak import spec
 from docleak.attacks.registries import PAIRS
-from docleak.documents.ranges import BUDGET, COUNT, SEED, SOME, Range
+from docleak.documents.ranges import BATCH_SIZE, BUDGET, COUNT, NOISE, SEED, SOME, Range
 from docleak.errors import AttackError
 from docleak.models.shipped import SHIPPED_ALIGNER, SHIPPED_GENERATOR
 from docleak.models.sizes import parse_size
@@ -79,7 +79,7 @@ class PairConfig:
     fused: bool = option(False, "One classifier over both features.", group=CLIENT)
     train_embeddings: bool = option(False, "The client also trains its tables of words and positions.", group=CLIENT)
     image_size: tuple[int, int] = option((64, 16), "Pixels of the pictures.", metavar="WxH", read=parse_size)
-    batch_size: int = option(1, "Pairs averaged into one gradient.", group=CLIENT, range=Range(1, 100_000))
+    batch_size: int = option(1, "Pairs averaged into one gradient.", group=CLIENT, range=BATCH_SIZE)
     attacks: tuple[Choice, ...] = option(("mmgia",), "Attacks on the same pairs, comma-separated.")
     image_attack: Choice = option("", "Another attack on the picture, such as dlg or gifd.")
     text_attack: Choice = option("", "Another attack on the text: dlg-text, tag, lamp.")
@@ -109,9 +109,7 @@ class PairConfig:
         0, "Steps on scenes that the networks took before the attack; 0: as drawn.", group=CLIENT,
         range=Range(0, 10_000_000),
     )  # fmt: skip
-    noise: float = option(
-        0.0, "Standard deviation of what the client adds to every number.", group=CLIENT, range=Range(0, 1e9)
-    )
+    noise: float = option(0.0, "Standard deviation of what the client adds to every number.", group=CLIENT, range=NOISE)
     epsilon: float = option(
         0.0, "The client runs DP-SGD with this epsilon per pair (delta 1e-5); 0: none.", group=CLIENT,
         range=Range(0, 1e9),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from docleak.documents.ranges import COUNT, SEED, SOME, Range
+from docleak.documents.ranges import COUNT, RATE, SEED, SOME, Range
 from docleak.errors import AttackError
 from docleak.options import option
 
@@ -32,7 +32,7 @@ class PresenceConfig:
     local_steps: int = option(1, "Steps on these pages before the update is sent.", range=SOME)
     optimiser: str = option("sgd", "The client's: sgd or adamw.")
     learning_rate: float = option(0.01, "The client's.", range=Range(0, 1e3, above=True))
-    weight_decay: float = option(0.0, "The client's.", range=Range(0, 1e3))
+    weight_decay: float = option(0.0, "The client's.", range=RATE)
     precision: str = option("float32", "How updates are sent: float32 or bfloat16.")
     warm_up: int = option(0, "Rounds on other pages before.", range=COUNT)
     controls: int = option(4, "Pages, or providers, that the adversary knows to be out.", range=SOME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from docleak.attacks.registries import SERVERS
-from docleak.documents.ranges import SEED, Range
+from docleak.documents.ranges import CLIENTS, SECURE_LIMIT, SEED, Range
 from docleak.errors import AttackError
 from docleak.options import option
 from docleak.registry import Choice
@@ -31,10 +31,10 @@ class ServersConfig:
         ("imprint", "decepticons", "trap-weights", "adapter-bins"), "Comma-separated manipulations.", "--server"
     )
     batch_size: int = option(1, "Pages in one client's gradient.", range=Range(1, 10_000))
-    clients: int = option(1, "Clients whose gradients are summed; the server sees the sum.", range=Range(1, 1_000))
+    clients: int = option(1, "Clients whose gradients are summed; the server sees the sum.", range=CLIENTS)
     limit: float = option(
         0.0, "Of docleak's secure aggregation: the largest value that its fixed point holds; 0: the sum is exact.",
-        "--secure-limit", range=Range(0, 1e9),
+        "--secure-limit", range=SECURE_LIMIT,
     )  # fmt: skip
     public: int = option(12, "Public pages that the server prepares with.", range=Range(2, 10_000))
     seed: int = option(5, "Seed of pages and draws.", range=SEED)

@@ -93,9 +93,7 @@ def _scored(truth: Truth, knowledge: Knowledge, finding: Finding, ocr: str) -> S
     }
     asked = [(example.page, example.question.answers) for example in truth.examples if example.question]
     record = {
-        "explained": finding.explained,
-        "evaluations": finding.evaluations,
-        "seconds": finding.seconds,
+        **{key: getattr(finding, key) for key in ("explained", "evaluations", "seconds", "start", "loss")},
         "pages": len(truth.fitted),
         "knowledge": list(knowledge.sentences()),
         "given": [[answer for page, answers in asked if page == i for answer in answers] for i in shown],

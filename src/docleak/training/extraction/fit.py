@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docleak.documents.ranges import Range
+from docleak.documents.ranges import EPOCHS, RATE
 from docleak.errors import DocumentError, ModelError
 from docleak.models.base import IGNORED
 from docleak.models.encoders.model import EncoderModel
@@ -37,11 +37,9 @@ class FitConfig:
     """
 
     epochs: int = option(300, "Epochs of the target; without it, half as many for other tasks than mlm.", group=GROUP,
-                         range=Range(1, 10_000))  # fmt: skip
+                         range=EPOCHS)  # fmt: skip
     batch_size: int = 8
-    learning_rate: float = option(
-        5e-5, "Of both models; use 5e-5 for base-size ones.", group=GROUP, range=Range(0, 1e3)
-    )
+    learning_rate: float = option(5e-5, "Of both models; use 5e-5 for base-size ones.", group=GROUP, range=RATE)
     weight_decay: float = 0.01
     warmup_epochs: float = 1.0
     max_norm: float = 1.0

@@ -18,7 +18,7 @@ from docleak.documents.files import describe_folder
 from docleak.errors import FederationError, MissingExtraError
 from docleak.files import OWNERS_FILE, OWNERS_FOLDER
 from docleak.training.federated.deploy.app import PINNED, TEMPLATES
-from docleak.training.federated.federation import Federation, drawn
+from docleak.training.federated.federation import Federation, drawn, impossible
 from docleak.training.federated.secure.keys import write_key_pair
 from docleak.training.federated.silo_ledger import SiloLedger
 from docleak.training.federated.silo_limits import SiloLimits
@@ -70,8 +70,10 @@ def write_deployment(deployment: Deployment, federation: Federation, out: Path) 
 
     Private keys are made here; everything is readable by its owner only: hand each silo its folder over a channel you
     trust, and delete it here. Under a privacy plan a silo's folder has limits that just let the plan's rounds run.
-    Raises FederationError if ``out`` exists and is not empty.
+    Raises FederationError if ``out`` exists and is not empty, or so many silos cannot train as the federation says.
     """
+    if faults := impossible(federation, len(deployment.silos)):
+        raise FederationError("; ".join(faults) + ".")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FederationError(f"{out} {describe_folder(out)}; a deployment is only written to a new folder.")
     out.parent.mkdir(parents=True, exist_ok=True)
