@@ -103,11 +103,6 @@ class Shape:
                    if getattr(self, name) not in known]  # fmt: skip
         if self.adapted > 3:
             faults.append(f"adapted is {self.adapted}; the first layer has query, key and value: 3")
-        if 2 <= self.vocabulary < self.words:
-            faults.append(
-                f"words is {self.words}, and vocabulary {self.vocabulary}; a page has no more different words than "
-                f"there are tokens: say at most {self.vocabulary} words"
-            )
         if faults:
             raise PrivacyError("; ".join(faults) + ".")
 
