@@ -200,8 +200,8 @@ def by_arguments(config: type, **others: str) -> Iterator[None]:
         names = {one.flag: path.rpartition(".")[2] for path, one in options_of(config).items()}
         names |= {f"--{name.replace('_', '-')}": argument for name, argument in others.items()}
 
-        def argument(found: re.Match[str]) -> str:
-            return repr(names[found[0]]) if found[0] in names else found[0]
+        def argument(flag: re.Match[str]) -> str:
+            return repr(names[flag[0]]) if flag[0] in names else flag[0]
 
         error.args = (re.sub(r"\bdocleak [a-z]+ [^.;,]*|--[a-z][a-z-]*", argument, str(error)),)
         raise
