@@ -14,6 +14,7 @@ from docleak.attacks.gradients import GradientView, Knowledge
 from docleak.attacks.gradients.view import check_gradient, require_all
 from docleak.errors import GradientError
 from docleak.models import Encoded
+from docleak.models.base import trainable
 
 
 def copy_of(small: Any) -> dict[str, Tensor]:
@@ -137,3 +138,18 @@ def test_the_sentences_say_what_is_known(small: Any) -> None:
     assert any("taken as known" in s for s in Knowledge(known.template, known.private, words).sentences())
     hidden = Knowledge(known.template, known.private, words, words_known=False)
     assert any("no OCR words" in s for s in hidden.sentences())
+
+
+def test_a_model_whose_own_weights_are_not_finite_is_named_as_the_fault(small: Any) -> None:
+    name, weight = next(iter(trainable(small.model.module)))
+    broken = {key: torch.full_like(value, float("nan")) for key, value in copy_of(small).items()}
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        weight.view(-1)[0] = float("nan")
+    try:
+        with pytest.raises(GradientError, match=f"the model itself has weights .* in 1 tensor, first {name}") as raised:
+            check_gradient(small.model, broken)
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
+    assert "mixed precision" not in str(raised.value)

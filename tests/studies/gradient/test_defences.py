@@ -14,6 +14,7 @@ import pytest
 from docleak.errors import AttackError, RunError
 from docleak.metrics import Estimate
 from docleak.report.page import joined
+from docleak.report.severity import Severity
 from docleak.runs.run import Run
 from docleak.studies.engine import carry_out
 from docleak.studies.gradient import choices, defences, utility
@@ -33,7 +34,9 @@ AUDIT = GradientConfig(models=("layoutlmv3-start",), attacks=("random",), budget
 def choice(name: str, leakage: float | None, anls: float | None, kept: float | None = None) -> Choice:
     findings = SimpleNamespace(share=SimpleNamespace(value=None), routes=())
     best = SimpleNamespace(estimates={"fuzz_ratio": Estimate(leakage)})
-    context: Any = None if leakage is None else SimpleNamespace(findings=findings, best=best)
+    context: Any = None if leakage is None else SimpleNamespace(
+        findings=findings, best=best, severity=Severity.PARTIAL if leakage else Severity.NONE
+    )  # fmt: skip
     utility = None if anls is None else asdict(Utility(Estimate(anls), 1.0, 10, 0.1, 1000))
     return Choice(NAMES[name], context, {"kept": kept, "utility": utility}, {})
 

@@ -22,7 +22,7 @@ from docleak.report.card import model_card
 from docleak.report.measure import EXPLAINED, MEASURES, Measure
 from docleak.report.severity import Cell, Route, Severity, judge
 from docleak.runs.run import Run
-from docleak.studies.gradient.choices import Choice, effects, said_of
+from docleak.studies.gradient.choices import Choice, _dominating, effects, said_of
 from docleak.studies.gradient.measures import measures_of
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.utility import Utility
@@ -804,3 +804,9 @@ def test_a_value_read_at_a_repeat_before_the_limit_is_not_said_never_to_have_ent
         record_of(trained, recovered={**TEXT, "fields_by": {"words": read}, "fields_read": read, "fields_seen": seen,
                                       "token_limit": 256})  # fmt: skip
         assert said in html.unescape(write_report(trained).read_text("utf-8"))
+
+
+def test_what_could_not_be_told_dominates_nothing() -> None:
+    plain = choice("none", 6, 1.0, "severe", 0.5)
+    assert _dominating(plain, [plain, choice("clip:norm=1", 0, 0.0, "untold", 0.6)]) == ""
+    assert _dominating(plain, [plain, choice("clip:norm=1", 0, 0.0, "none", 0.6)])

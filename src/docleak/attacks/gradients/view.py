@@ -12,6 +12,7 @@ from torch import Tensor
 from docleak.attacks.gradients.local_steps import ImitatedSteps
 from docleak.errors import GradientError
 from docleak.models.base import DocumentModel, Encoded, trainable
+from docleak.spec import counted_words
 
 #: The square of a smaller number lies below float32's normal numbers, which some devices take for zero; of a larger
 #: one is infinite.
@@ -147,6 +148,12 @@ def check_gradient(model: DocumentModel, gradient: Mapping[str, Tensor]) -> None
 def _faults(parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> Iterable[str]:
     if not gradient:
         yield "it is empty"
+        return
+    if broken := [name for name, weight in parameters.items() if not bool(torch.isfinite(weight).all())]:
+        yield (
+            "the model itself has weights that are NaN or infinite, in "
+            f"{counted_words(len(broken), 'tensor')}, first {broken[0]}"
+        )
         return
     for name in sorted(gradient.keys() - parameters.keys()):
         yield f"{name}: the model has no such trainable parameter"

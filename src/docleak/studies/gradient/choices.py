@@ -120,7 +120,7 @@ def _dominating(choice: Choice, others: Sequence[Choice]) -> str:
     if choice.leakage is None or choice.benefit is None:
         return ""
     for other in others:
-        if other.leakage is None or other.benefit is None:
+        if other.leakage is None or other.benefit is None or _untold(other):
             continue
         if other.leakage < choice.leakage - SAME and other.benefit >= choice.benefit - SAME:
             return other.summary
