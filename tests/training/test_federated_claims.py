@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from docleak.privacy.mechanism import Mechanism, Participation, Unit
@@ -14,7 +15,7 @@ from docleak.training.federated.federation import Federation, impossible
 from docleak.training.federated.party import Introduction
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.secure.plan import SecurePlan
-from docleak.training.federated.summary import _of_two, _privacy
+from docleak.training.federated.summary import _of_two, _privacy, facts_of, text_of
 
 
 def test_what_a_training_costs_is_a_bound_under_the_published_counting_too(tmp_path: Path) -> None:
@@ -55,6 +56,24 @@ def test_a_delta_that_is_too_large_is_said_beside_its_epsilon(tmp_path: Path) ->
     by_client = DpPlan(Mechanism(1.0, 1, unit=Unit.CLIENT), clip_norm=1.0, denominator=1, delta=0.4)
     limit = _spent(tmp_path / "client", Federation(rounds=1, holdout=0.0, privacy=by_client), 3)["limit"]
     assert "Of about 3 clients" in limit and "not below 1/3" in limit
+
+
+def test_a_round_that_was_lost_and_a_training_that_is_not_finished_are_told(tmp_path: Path) -> None:
+    """Killed in its second round and gone on with, a training of three rounds has weights of two, and an epsilon of
+    three; of one that is cut off, a model and curves were named that are not there."""
+    plan = DpPlan(Mechanism(1.0, 3), clip_norm=1.0, denominator=2, delta=1e-5)
+    run = FederatedRun.open(tmp_path, Federation(rounds=3, holdout=0.0, privacy=plan))
+    run.run.write_info("silos", [asdict(Introduction("s0", "", 0, 0, ""))])
+    ledger = run.ledger()
+    assert ledger is not None
+    run.write_ledger(ledger.begin_round())
+    rng = np.random.default_rng(0)
+    text = text_of(facts_of(run, {}, rng=rng))
+    assert "Not finished: 0 of 3 rounds. The same docleak train goes on" in text
+    assert "Model:" not in text and "curves.png" not in text
+    assert "of 0 rounds: of 1 that were begun 1 ended without any, and what they cost is counted" in text
+    (tmp_path / "model").mkdir()
+    assert f"Model: {tmp_path / 'model'}" in text_of(facts_of(run, {}, rng=rng))
 
 
 @pytest.mark.parametrize(("noise", "silos"), [(0.0, 3), (1.0, 1)])

@@ -121,9 +121,12 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
     rows = run.rows()
     scored = {number: kept_of(run.scores(number) or (), rng=rng) for number in range(len(rows) + 1)}
     anls = {number: kept.to_json() for number, kept in scored.items() if kept is not None}
-    updates = run.path / UPDATES
+    places = {
+        name: run.path / at for name, at in {"model": "model", "curves": "curves.png", "updates": UPDATES}.items()
+    }
     return {
-        "run": str(run.path), "model": str(run.path / "model"), "updates": str(updates) if updates.is_dir() else "",
+        "run": str(run.path), **{name: str(at) if at.exists() else "" for name, at in places.items()},
+        "rounds_planned": run.federation.rounds,
         "silos": {name: str(path) for name, path in silos.items()},
         "rounds": [{**row.facts(), **anls.get(row.round, {})} for row in rows],
         "start": anls.get(0, {}),
@@ -229,7 +232,8 @@ def text_of(facts: Mapping[str, Any]) -> str:
         loss = f"{row['loss']:.3f}" if row.get("loss") is not None else "-"
         seconds = f"{row['seconds_training']:.0f}" if "seconds_training" in row else "-"
         lines.append(f"{row['round']:5}  {loss:6}  {kept[row['round']]:{wide}}  {sent:5.1f} MiB  {seconds}")
-    lines.append(f"\nModel: {facts['model']}\nCurves: {facts['run']}/curves.png")
+    lines += ["", *(f"{name.title()}: {facts[name]}" for name in ("model", "curves") if facts[name])]
+    lines += _rounds_told(facts)
     if facts["holdout"] and facts["kept"] == 0:
         lines.append(
             f"Nothing is kept to evaluate on: each document would be by a coin of its own, with probability "
@@ -253,6 +257,21 @@ def text_of(facts: Mapping[str, Any]) -> str:
         command = shlex.join(["docleak", "audit", "updates", facts["updates"], *chosen])
         lines.append(f"What the server could read in {about}: {command}")
     return "\n".join(lines)
+
+
+def _rounds_told(facts: Mapping[str, Any]) -> list[str]:
+    """What a training that is not finished has done, and rounds that were paid for and gave nothing."""
+    done, planned = len(facts["rounds"]), facts["rounds_planned"]
+    told = [] if facts["model"] else [
+        f"Not finished: {done} of {counted_words(planned, 'round')}. The same docleak train goes on, and then writes "
+        "the model."
+    ]  # fmt: skip
+    if (begun := (facts["privacy"] or {}).get("rounds_begun", done)) > done:
+        told.append(
+            f"The weights are of {counted_words(done, 'round')}: of {begun} that were begun {begun - done} ended "
+            "without any, and what they cost is counted all the same."
+        )
+    return told
 
 
 def _interval(row: Mapping[str, Any]) -> str:
