@@ -686,6 +686,9 @@ def test_without_a_comparison_the_page_names_the_command_for_the_most_exposed_mo
     page = html.unescape(write_report(run).read_text("utf-8"))
     assert "No defence was measured in this run" in page
     assert "docleak defend --model /some/where/mine --documents DIR --seed 0 --pages 10 --utility-steps 400" in page
+    run = reconfigured(run, documents="2 pages given (0a19fb1fae)")
+    page = html.unescape(write_report(run).read_text("utf-8"))
+    assert "docleak defend --model /some/where/mine --documents PAGES --seed 0" in page, "no name that can be typed"
 
 
 def test_what_is_quoted_agrees_with_what_was_counted(base: Run, trained: Run) -> None:

@@ -5,7 +5,9 @@ Every sentence is computed from the numbers, or is general and says so.
 
 from __future__ import annotations
 
+import re
 import shlex
+from pathlib import Path
 
 from docleak.metrics import Estimate
 from docleak.report.page import Section
@@ -14,6 +16,8 @@ from docleak.studies.gradient.exposed import defence_of, tested
 from docleak.studies.gradient.results import ReportData
 from docleak.studies.identity import model_key
 
+#: Names of models and pages that Python gave as objects (``studies.given``), in a run that was read again.
+GIVEN_MODEL, GIVEN_PAGES = r".+-[0-9a-f]{10}", r"\d+ pages? given \([0-9a-f]+\)"
 #: PSNR in dB from which private pixels are usually legible, where the original is.
 ALIKE = 20
 #: Short heading -> what a column of the table means.
@@ -125,14 +129,18 @@ def only_defended(data: ReportData) -> tuple[str, ...]:
 
 def defend_command(data: ReportData) -> str:
     """The command that measures the run's defence, or without one those that there are, on the audited pages and the
-    model that told most."""
+    model that told most; PAGES and MODEL stand for what Python gave as objects, which no command line can name."""
     config = data.runs[0].config
     most = max(data.models, key=lambda model: model.findings.judgement.read)
     size = config.get("image_size")
     keys = {model_key(str(name), tuple(size) if size else None): name for name in config["models"]}
-    source = str(keys.get(most.model, config["models"][0]))
+    source, documents = str(keys.get(most.model, config["models"][0])), str(config["documents"])
+    if re.fullmatch(GIVEN_MODEL, source) and not Path(source).exists():
+        source = "MODEL"
+    if re.fullmatch(GIVEN_PAGES, documents):
+        documents = "PAGES"
     return shlex.join([
         "docleak", "defend", *filter(None, [defence_of(data.runs[0])]), "--model", source,
-        "--documents", str(config["documents"]), "--seed", str(config["seed"]), "--pages", "10",
+        "--documents", documents, "--seed", str(config["seed"]), "--pages", "10",
         "--utility-steps", "400",
     ])  # fmt: skip
