@@ -92,6 +92,21 @@ def test_an_epoch_of_trainer_is_reproduced_with_schedule_order_and_clipping(fold
     assert words["recall"] == words["precision"] == 1.0
 
 
+def test_a_frozen_trunk_is_frozen_in_the_audit_too(folder: Path, tmp_path: Path) -> None:
+    """Its weights are not recorded: it was refused as another model's, "pass the --model that was trained"."""
+    model = network(folder)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("qa_outputs" in name or "encoder.layer.1" in name)
+    trained_by_trainer(folder, tmp_path, model, gradient_accumulation_steps=1)
+    case = case_of(folder, tmp_path)
+    assert case.update.details["frozen"] == sum(not p.requires_grad for p in model.parameters()) > 0
+    assert not case.unsent and case.round.passes
+    assert {name for name, p in case.model.module.named_parameters() if p.requires_grad} == set(case.update.shapes())
+    told = replace(case.update, details={**case.update.details, "frozen": 1})
+    with pytest.raises(FederationError, match="the weights sent lack"):
+        open_case(told, load_model(str(folder / "model")), str(folder / "pages"))
+
+
 def test_adapters_are_recorded_with_a_folder_that_loads(folder: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     model = peft.get_peft_model(network(folder), peft.LoraConfig(r=2, target_modules=["query", "value"]))

@@ -272,13 +272,17 @@ def _adam(update: CapturedUpdate, told: Mapping[str, Any]) -> dict[str, Any]:
 def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
     """Put the weights that the server sent into ``model``; frozen ones too, where they were sent.
 
-    Raises FederationError if trainable parameters are missing. Other arrays are left aside: buffers, and the second
+    Where the capture says that so many parameters as are missing were ``frozen``, they are frozen here. Raises
+    FederationError if trainable parameters are missing otherwise. Other arrays are left aside: buffers, and the second
     name of a tied weight.
     """
     start = update.start()
     named = dict(model.module.named_parameters())
     lacking = [name for name, _ in trainable(model.module) if name not in start]
-    if lacking:
+    if lacking and update.details.get("frozen") == len(lacking) < len(named):
+        for name in lacking:
+            named[name].requires_grad_(False)
+    elif lacking:
         advice = "Pass the --model that was trained; arrays must have its parameters' names."
         if any("lora_" in name for name in start) and not any("lora_" in name for name in named):
             advice = (

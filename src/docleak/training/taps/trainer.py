@@ -107,11 +107,14 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         return {"batches": [[n for batch in used[at : at + accumulated] for n in batch] for at in steps]}
 
     def _source(self, model: Any) -> dict[str, Any]:
-        """The model that the audit is to load; of adapters a folder beside the updates, which names their base."""
+        """The model that the audit is to load, and how many of its parameters were not trained; of adapters a folder
+        beside the updates, which names their base."""
         adapters = getattr(model, "peft_config", None)
         if not adapters:
             name = str(getattr(model, "name_or_path", "") or "")
-            return {"model": str(Path(name).absolute()) if Path(name).is_dir() else name} if name else {}
+            frozen = sum(not parameter.requires_grad for parameter in model.parameters())
+            source = {"model": str(Path(name).absolute()) if Path(name).is_dir() else name} if name else {}
+            return {**source, **({"frozen": frozen} if frozen else {})}
         folder = self.recorder.folder / "model"
         model.save_pretrained(str(folder))
         return {"model": str(folder)}
