@@ -25,7 +25,7 @@ from docleak.documents.pairs import Pair, load_pairs, make_scenes, resized
 from docleak.files import write_atomically
 from docleak.models.base import pixels_of
 from docleak.models.encoders.tiny import word_piece_tokenizer
-from docleak.models.pair.aligner import build_aligner, save_aligner
+from docleak.models.pair.aligner import FOUND_OF_20, build_aligner, save_aligner
 from docleak.models.pair.generator import GeneratorConfig, build_generator, save_generator
 from docleak.models.pair.shapes import pair_tokenizer
 from docleak.models.sizes import parse_size
@@ -85,7 +85,7 @@ def _aligner(folder: Path, config: AligningConfig, *, described: bool) -> None:
     card = {
         "made_by": f"scripts/pair_files.py {'described' if described else 'aligner'}", "scenes": SCENES,
         "epochs": config.epochs, "cpu_seconds": round(time.process_time() - began),
-        "own_text_beats_another": round(auc, 3), "own_text_first_of_20": round(first_of(near, unseen, 20), 3),
+        "own_text_beats_another": round(auc, 3), FOUND_OF_20: round(first_of(near, unseen, 20), 3),
     }  # fmt: skip
     print(card)
     save_aligner(model, folder, card)

@@ -32,6 +32,8 @@ from docleak.models.loading import config_at, loadable, locate, short_name
 from docleak.models.shipped import SHIPPED_ALIGNER, SHIPPED_ALIGNERS, model_card
 
 MODEL_TYPE = "docleak-aligner"
+#: Key of an aligner's docleak.json: in what share of unseen pictures it finds the own text among twenty.
+FOUND_OF_20 = "own_text_first_of_20"
 #: One that was never trained: what alignment in a space without meaning is worth.
 RANDOM_ALIGNER = "aligner-random"
 
@@ -168,10 +170,12 @@ def build_aligner(vocabulary: int, *, seed: int) -> TinyAligner:
 
 def aligner_told(source: str) -> str:
     """The name, and how often the aligner finds a text among twenty, where its docleak.json says."""
-    share = model_card(source).get("own_text_first_of_20")
+    if source not in SHIPPED_ALIGNERS and not Path(source).expanduser().is_dir():
+        return source
+    share = model_card(locate(source, what="aligner", shipped=SHIPPED_ALIGNERS, owned=False)[0]).get(FOUND_OF_20)
     if not isinstance(share, float):
         return source
-    return f"{source} (finds the text of an unseen picture among 20 in {share:.0%})"
+    return f"{source} (finds the text of an unseen picture among 20 in {100 * share:.1f} %)"
 
 
 def save_aligner(aligner: TinyAligner, directory: Path, card: dict[str, object]) -> None:
