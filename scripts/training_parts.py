@@ -33,6 +33,7 @@ from docleak.models.attention import attention_maps, spread_of
 from docleak.studies.gradient.case import pages_for, question_of
 from docleak.studies.gradient.config import GradientConfig
 from docleak.studies.gradient.models import model_of
+from docleak.studies.identity import model_key
 
 START, STEPS, BUDGET, SEED = "donut-start", 30, 150, 0
 HEADING = "## What it shows"
@@ -139,8 +140,8 @@ def as_markdown(rows: Sequence[str], command: str, kept: str) -> str:
         "| of the encoder | cells looked at |", "|---|---|---|---|---|---|---|---|---|", *rows, "",
         "Fields and PSNR with 95 % intervals over pages; differences by page, with an interval that holds however many",
         "were computed. Loss, norms and cells (the exponential of the entropy of the decoder's cross-attention) are",
-        "medians over the pages. Cross-attention comes with its layer norms' inputs as they are: a part that is put",
-        "back has not been trained with the rest.", "",
+        "medians over the pages. Cross-attention is its projections and their layer norm. A part that was",
+        "put back has not been trained with the others.", "",
         f"Command: {command}  ", f"Version: docleak {docleak.__version__}, torch {torch.__version__}", "",
         HEADING, "", kept,
     ])  # fmt: skip
@@ -160,8 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         out=given.keep / "audit", say=print,
     )  # fmt: skip
     reads = read_of(given.keep / "audit")
-    whole = reads[str(made[WHOLE])]
-    rows = [page_of(name, reads[str(at)], whole, explanations(load_model(str(at)), given.pages))
+    whole = reads[model_key(str(made[WHOLE]), None)]
+    rows = [page_of(name, reads[model_key(str(at), None)], whole, explanations(load_model(str(at)), given.pages))
             for name, at in made.items()]  # fmt: skip
     kept = ""
     if given.out.is_file():
