@@ -330,7 +330,7 @@ def _in_order(unit_id: str) -> str:
     """What an id sorts by: a page's number of more than the three digits that it is filled up to comes behind those of
     three; a number elsewhere in it is a text."""
     longer = r"(?:(?<=--)|(?<=^page-))[1-9]\d{3,}(?=--|$)"
-    return re.sub(longer, lambda found: "~" * (len(found[0]) - 3) + found[0], unit_id)
+    return re.sub(longer, lambda number: "~" * (len(number[0]) - 3) + number[0], unit_id)
 
 
 def _folder_name(unit_id: str) -> str:
