@@ -113,7 +113,7 @@ def read_of(run: Path) -> dict[str, dict[str, list[float]]]:
     return reads
 
 
-def page_of(variant: str, reads: dict[str, list[float]], whole: dict[str, list[float]], why: dict[str, float]) -> str:
+def row_of(variant: str, reads: dict[str, list[float]], whole: dict[str, list[float]], why: dict[str, float]) -> str:
     """A variant's row."""
     fields = [values[:-1] for values in reads.values()]
     share = ratio(np.array([sum(f) for f in fields]), np.array([len(f) for f in fields]), np.random.default_rng(SEED))
@@ -138,10 +138,10 @@ def as_markdown(rows: Sequence[str], command: str, kept: str) -> str:
         f"{BUDGET} evaluations, seed {SEED}.", "",
         "| model | fields read | PSNR, dB | more than after all steps | pages | loss of the answer | gradient's norm "
         "| of the encoder | cells looked at |", "|---|---|---|---|---|---|---|---|---|", *rows, "",
-        "Fields and PSNR with 95 % intervals over pages; differences by page, with an interval that holds however many",
-        "were computed. Loss, norms and cells (the exponential of the entropy of the decoder's cross-attention) are",
-        "medians over the pages. Cross-attention is its projections and their layer norm. A part that was",
-        "put back has not been trained with the others.", "",
+        "Fields with 95 % intervals over pages, PSNR with the least and the greatest page; differences by page, with",
+        "an interval that holds however many were computed. Loss, norms and cells (the exponential of the entropy of",
+        "the decoder's cross-attention) are medians over the pages. Cross-attention is its projections and their layer",
+        "norm. A part that was put back has not been trained with the others.", "",
         f"Command: {command}  ", f"Version: docleak {docleak.__version__}, torch {torch.__version__}", "",
         HEADING, "", kept,
     ])  # fmt: skip
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     reads = read_of(given.keep / "audit")
     whole = reads[model_key(str(made[WHOLE]), None)]
-    rows = [page_of(name, reads[model_key(str(at), None)], whole, explanations(load_model(str(at)), given.pages))
+    rows = [row_of(name, reads[model_key(str(at), None)], whole, explanations(load_model(str(at)), given.pages))
             for name, at in made.items()]  # fmt: skip
     kept = ""
     if given.out.is_file():

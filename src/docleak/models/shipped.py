@@ -31,8 +31,8 @@ SHIPPED_ENCODERS: dict[str, str] = {
     "bert-tiny": "BERT (tiny), trained to guess masked tokens of synthetic invoices",
 }
 #: Of pairs, made on the spot: the aligners, the first of scenes, the second of described ones; and GIFD's generator.
-SHIPPED_ALIGNER, SHIPPED_ALIGNERS = "aligner-tiny", ("aligner-tiny", "aligner-described")
-SHIPPED_GENERATOR = "generator-tiny"
+SHIPPED_ALIGNERS, SHIPPED_GENERATOR = ("aligner-tiny", "aligner-described"), "generator-tiny"
+SHIPPED_ALIGNER = SHIPPED_ALIGNERS[0]
 
 
 def model_card(source: str) -> dict[str, Any]:

@@ -310,7 +310,7 @@ def test_a_field_whose_value_the_attacker_was_given_is_marked(make_run: MakeRun,
     [
         ("light", "double", "The search began as light as paper, with its loss in double precision."),
         ("uniform", "float", "The search began from uniform noise, with its loss in single precision."),
-        ("given", "float", "The search began where another attack ended, with its loss in single precision."),
+        ("given", "float", "The search began where a step before it ended, with its loss in single precision."),
         ("", "", ""),
         (None, None, ""),
     ],

@@ -66,8 +66,8 @@ class Finding:
     ``pixels`` (B, 3, H, W) in [0, 1]; ``explained`` is how much of the gradient is explained: the share that the
     template leaves unexplained and the reconstruction explains (1 = all, <= 0 = none; relative distance over all
     informative parameters, the same for every attack). It is no probability that anything was read. Of a search, its
-    ``start`` ("given": where another attack ended) and the precision of its ``loss`` as they were taken, in the words
-    of the attack's options, also where the gradient's size chose; "" of what does not search.
+    ``start`` ("given": where a step of the attack before it ended) and the precision of its ``loss`` as they were
+    taken, in the words of the attack's options, also where the gradient's size chose; "" of what does not search.
     """
 
     pixels: Tensor
@@ -147,9 +147,10 @@ class GradientAttack:
     def chosen(self, view: GradientView) -> tuple[Start, bool]:
         """The start, and whether the loss is in double precision, with what is left to the gradient's size chosen."""
         small = (self.start == "by-size" or self.double_loss is None) and sure(view)
-        start: Start = "light" if small else "uniform"
-        double = small if self.double_loss is None else self.double_loss
-        return start if self.start == "by-size" else self.start, double
+        start = self.start
+        if start == "by-size":
+            start = "light" if small else "uniform"
+        return start, small if self.double_loss is None else self.double_loss
 
     def least_budget(self, rounds: int = 1) -> int:
         """The fewest gradient evaluations that it can start with, on a view of so many ``rounds``."""
@@ -184,17 +185,19 @@ class GradientAttack:
         with inference_mode_of(view), recomputation(self.recompute):
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
             kind, double = self.chosen(view)
-            start = canvas.unknowns(start_at) if start_at is not None else canvas.start(kind, generator)
+            start = canvas.start(kind, generator) if start_at is None else canvas.unknowns(start_at)
             pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation, guide)
             with DoubleLoss() if double else nullcontext(), constant_but(pursuit.views):
                 best = pursuit.pursue(start, budget, generator)
             pixels = canvas.pixels(best).detach().clamp(0, 1)
             explained = explained_share(pursuit.sent[0], knowledge, pixels)
         seconds = time.perf_counter() - started
-        return Finding(
-            pixels.float(), pursuit.best_loss, explained, pursuit.evaluations, seconds, tuple(pursuit.history),
-            *(("given" if start_at is not None else kind, "double" if double else "float") if self.solver else ()),
-        )  # fmt: skip
+        finding = Finding(
+            pixels.float(), pursuit.best_loss, explained, pursuit.evaluations, seconds, tuple(pursuit.history)
+        )
+        if not self.solver:
+            return finding
+        return replace(finding, start=kind if start_at is None else "given", loss="double" if double else "float")
 
 
 class Settled(Exception):

@@ -175,7 +175,7 @@ def aligner_told(source: str) -> str:
     share = model_card(locate(source, what="aligner", shipped=SHIPPED_ALIGNERS, owned=False)[0]).get(FOUND_OF_20)
     if not isinstance(share, float):
         return source
-    return f"{source} (finds the text of an unseen picture among 20 in {100 * share:.1f} %)"
+    return f"{source} (by its docleak.json it finds a text of the kind that it learned among 20 in {100 * share:.1f} %)"
 
 
 def save_aligner(aligner: TinyAligner, directory: Path, card: dict[str, object]) -> None:

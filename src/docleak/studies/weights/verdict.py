@@ -98,7 +98,7 @@ def _unsure(table: GameTable, left: int) -> str:
     if factor.high > EXCLUDED:
         return f"so few documents do not exclude an improvement factor of {_most(factor)} (1: no better)"
     read = table.estimates.get("perfect")
-    if read is not None and read.groups and (most := clopper_pearson(0, read.groups)[1]) > READ_AT_MOST:
+    if read is not None and read.groups and (most := _at_most(read)) > READ_AT_MOST:
         return (
             f"{read.groups} documents do not exclude that {100 * most:.0f} % of such fields are read word for word, "
             "where public data do not tell them"
@@ -111,11 +111,16 @@ def _excluded(table: GameTable) -> str:
     read = table.estimates.get("perfect")
     if read is None or not read.groups:
         return ""
-    most = math.ceil(1000 * clopper_pearson(0, read.groups)[1]) / 10
+    most = math.ceil(1000 * _at_most(read)) / 10
     return (
         f"; {read.groups} documents exclude that more than {most:g} % of such fields are read word for word where "
         "public data do not tell them"
     )
+
+
+def _at_most(read: Estimate) -> float:
+    """The largest share of whole readings that as many documents without one do not exclude."""
+    return clopper_pearson(0, read.groups)[1]
 
 
 def _most(factor: Estimate) -> str:
