@@ -8,7 +8,7 @@ import pytest
 
 from docleak.errors import AttackError, DefenseError, RecipeError
 from docleak.recipes import find_recipe, list_recipes, read_recipe
-from docleak.recipes.recipe import Recipe, known_of, study_of
+from docleak.recipes.recipe import SCALES, Recipe, known_of, study_of
 from docleak.recipes.rows import rows_of
 from docleak.studies.gradient.config import GradientConfig
 from docleak.studies.gradient.study import GradientStudy
@@ -60,17 +60,18 @@ TINY = ("gi-dqa/real", "gi-dqa/tiny")
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in list_recipes().items() if recipe.kind == "gradient"])
-@pytest.mark.parametrize("scale", ["tiny", "base", "paper"])
+@pytest.mark.parametrize("scale", SCALES)
 def test_every_row_of_every_shipped_recipe_is_a_config(name: str, scale: str) -> None:
     recipe = find_recipe(name)
-    if scale not in recipe.scales and (scale == "base" or name in TINY):
-        pytest.skip("this recipe has no rows of the published size")
+    if scale not in recipe.scales and (scale in ("narrow", "base") or name in TINY):
+        pytest.skip("this recipe has no rows of that scale")
     assert recipe.title and recipe.finding and recipe.paper
     assert all(set(row.printed) <= set(row.models) for row in recipe.rows)
     for row in rows_of(recipe, GradientStudy, scale, Path("out"), {}):
         config = row.study.config
         assert config.pages >= 1 and len(config.attacks) == 1
-        if scale == "paper" and "paper's" not in row.name and "ours" not in row.name and name not in MIXED:
+        papers = "paper's" not in row.name and "ours" not in row.name and name not in MIXED
+        if scale == "narrow" or (scale == "paper" and papers):
             assert config.attacks[0].startswith("gi-dqa-adam") and config.budget == 5000
 
 

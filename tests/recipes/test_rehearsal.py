@@ -165,6 +165,16 @@ def test_the_base_scale_is_rehearsed_on_models_made_on_the_spot(
     ]
 
 
+@pytest.mark.parametrize("name", ["gi-dqa/table2", "gi-dqa/table4", "gi-dqa/figure6"])
+def test_the_narrow_scale_computes_on_both_models(name: str, tmp_path: Path) -> None:
+    """A step of the first row of one page, a batch, and a training, on networks made on the spot and pages of their
+    size."""
+    recipe = find_recipe(name)
+    for model in recipe.scales["narrow"]["on"]:
+        row = rehearsed(recipe, tmp_path, only=f"{recipe.rows[0].name} ({model})", scale="narrow")[0]
+        assert row.seconds and not row.stops and not row.missing
+
+
 @pytest.mark.parametrize("name", [name for name, recipe in list_recipes().items() if "base" in recipe.scales])
 def test_every_model_of_the_base_scale_is_made_or_known(name: str) -> None:
     recipe = find_recipe(name)

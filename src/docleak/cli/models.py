@@ -104,7 +104,8 @@ def make(
         False, "Draw weights so that gradients of all layers are alike in size, as of a trained model; else as the "
         "constructor does.",
     ),
-    narrow: bool = option(False, "The same files and tensors, but small: to try commands, not to measure."),
+    narrow: bool = option(False, "The same files and tensors, but small: to try commands, and of reproduce's narrow "
+                          "scale."),
 ) -> None:  # fmt: skip
     """Make a checkpoint that papers begin with, of its published size and files, but with random weights."""
     from docleak.models.published import PUBLISHED, published

@@ -1,4 +1,4 @@
-"""Synthetic invoices: small, legible, and remade exactly from (seed, split, index, size)."""
+"""Synthetic invoices, or slips: small, legible, and remade exactly from (seed, split, index, size)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from docleak.documents.phrasings import PHRASINGS
 from docleak.documents.ranges import MOST_PIXELS
 from docleak.documents.synthetic_layouts import Template
 from docleak.documents.synthetic_providers import PROVIDERS, provider
+from docleak.documents.synthetic_slips import SMALLEST_SLIP, build_slip
 from docleak.documents.synthetic_templates import build_template
 from docleak.documents.synthetic_values import GROUPS, pick
 from docleak.errors import DocumentError
@@ -23,7 +24,7 @@ from docleak.errors import DocumentError
 SYNTHETIC = Path("synthetic")
 #: Width x height, in pixels.
 DEFAULT_SIZE = (192, 256)
-#: Below this width or height, some provider has no room for four legible fields.
+#: Below this width or height, some provider has no room for four legible fields: such pages are slips.
 MINIMUM_SIZE = (192, 224)
 SPLITS = ("train", "validation", "audit")
 #: Draws of a value before giving up on its slot; a slot takes at least half of all draws.
@@ -62,14 +63,19 @@ def _draw_values(template: Template, rng: np.random.Generator) -> dict[str, str]
     return values
 
 
+def _holds(size: tuple[int, int], least: tuple[int, int]) -> bool:
+    """Whether neither side is shorter than that of ``least``."""
+    return size[0] >= least[0] and size[1] >= least[1]
+
+
 def _check(seed: int, split: str, size: tuple[int, int]) -> None:
     faults = []
     if split not in SPLITS:
         faults.append(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
     if seed < 0:
         faults.append(f"seed is {seed}; expected 0 or more")
-    if len(size) != 2 or size[0] < MINIMUM_SIZE[0] or size[1] < MINIMUM_SIZE[1]:
-        least = " x ".join(map(str, MINIMUM_SIZE))
+    if len(size) != 2 or not _holds(size, SMALLEST_SLIP):
+        least = " x ".join(map(str, SMALLEST_SLIP))
         faults.append(f"size is {size}; expected (width, height) of at least {least} pixels, to be legible")
     elif size[0] * size[1] > MOST_PIXELS:
         faults.append(f"size is {size}; expected at most {MOST_PIXELS:,} pixels in all")
@@ -82,11 +88,13 @@ def make_page(
 ) -> Page:
     """Page ``index`` of a split; ``filled=False`` gives its public template: same page without the private values.
 
-    Raises DocumentError for an unknown split or a size too small for four legible fields.
+    An invoice of four fields or more, or below MINIMUM_SIZE a slip of one to three. Raises DocumentError for an unknown
+    split or a size too small for a legible field.
     """
     _check(seed, split, size)
     rng = _generator(seed, split, index, size)
-    template = build_template(_provider_of(rng), size)
+    build = build_template if _holds(size, MINIMUM_SIZE) else build_slip
+    template = build(_provider_of(rng), size)
     return fill_template(template, rng, f"{split}-{seed}-{index:06d}", filled=filled)
 
 

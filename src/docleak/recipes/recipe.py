@@ -9,7 +9,7 @@ Recipes are TOML files, the shipped ones beside this module, a user's own anywhe
     ours = true                         if the question is nobody's but one's own: its statements are no paper's
     models = ["donut"]                  every row runs on each of these, unless it names its own
     [fixed]                             settings of every row
-    [scales.tiny], base and paper       settings of a scale; models.donut = "donut-start" says which checkpoint that is,
+    [scales.tiny], narrow, base, paper  settings of a scale; models.donut = "donut-start" says which checkpoint that is,
                                         and on = ["donut"] which models rows run on at this scale instead of the above;
                                         of.donut = {budget = 60}: settings that rows on that model have there
     [[rows]]                            name, settings of this row, printed.donut = {binary = 0.701, ...}, and
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parent
 #: The kind of a recipe that names none.
 USUAL = "gradient"
-#: Of base, checkpoints of the published size are made on the spot, with random weights.
-SCALES = ("tiny", "base", "paper")
+#: Of narrow and base, published checkpoints are made on the spot, with random weights: narrow, so that the paper's own
+#: solver has its own number of steps, or of the published size.
+SCALES = ("tiny", "narrow", "base", "paper")
 #: What a scale says beside settings.
 OF_SCALE = {"models": dict, "on": list, "of": dict}
 MOST_NUMBER = 10**12
@@ -73,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table. ``scales`` maps tiny, base and paper to settings, among them ``models``: name -> checkpoint. Of one that
+    """A table. ``scales`` maps SCALES to settings, among them ``models``: name -> checkpoint. Of one that
     is ``ours`` the statements are no paper's."""
 
     name: str
