@@ -78,6 +78,12 @@ class CapturedUpdate:
         return {self.names.get(name, name): value for name, value in values.items()}
 
     @property
+    def ours(self) -> Mapping[str, Any]:
+        """``details`` as docleak's own training writes them; {} of another program, whose seed, privacy or resolution
+        are words of its own."""
+        return {} if "recorded_by" in self.details else self.details
+
+    @property
     def name(self) -> str:
         """What tells this update from the others of the capture, for people."""
         return f"round {self.round}, client {self.client}"
