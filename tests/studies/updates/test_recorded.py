@@ -333,6 +333,8 @@ def test_words_of_another_programs_configuration_are_not_taken_for_docleaks(
     config = UpdatesConfig(str(tmp_path), model=str(folder / "model"), documents=str(folder / "pages"))
     assert [update.client for update in UpdatesStudy(config).chosen] == ["c"] and not is_secure(case.update)
     assert len(case.pages) == 3 and case.replay.trained is None
+    by_hand = opened(folder, tmp_path, "weights", *stepped, resolution=224)
+    assert words_of(by_hand)["recall"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -382,6 +384,21 @@ def test_a_training_that_goes_on_says_that_its_optimiser_has_a_state(folder: Pat
     )  # fmt: skip
     case = case_of(folder, tmp_path)
     assert causes_of(case)[0]["sentence"].startswith("optimiser: its state after 2 earlier steps, as recorded")
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "sgd"])
+def test_biases_and_norms_that_do_not_decay_are_imitated(optim: str, folder: Path, tmp_path: Path) -> None:
+    """Trainer's weight_decay is of matrices alone: it was called half precision, and no picture was attacked."""
+    trained_by_trainer(
+        folder, tmp_path, network(folder), optim=optim, weight_decay=0.1, gradient_accumulation_steps=1,
+        learning_rate=1e-2,
+    )  # fmt: skip
+    case = case_of(folder, tmp_path)
+    names = case.update.details["undecayed"]
+    assert any("LayerNorm" in name for name in names) and "layoutlmv3.embeddings.word_embeddings.weight" not in names
+    assert "not_imitated" not in case.update.details and case.round.passes
+    assert not replace(case.round, undecayed=frozenset()).passes
+    assert words_of(case)["recall"] == 1.0
 
 
 def test_examples_that_a_capture_leaves_out_are_no_alarm(folder: Path, tmp_path: Path) -> None:

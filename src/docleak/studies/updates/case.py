@@ -25,6 +25,7 @@ from docleak.studies.updates.told import (
     lacking,
     plan_of,
     told_plan,
+    undecayed_of,
 )
 from docleak.training.federated.capture import CapturedUpdate, naming
 from docleak.training.federated.federation import Federation
@@ -80,7 +81,7 @@ class UpdateCase:
         at a rate of 1."""
         return ImitatedRound.of(
             self.model, _tensors(self.update, self.model), self.plan, self.batching, self.pages, self.examples,
-            self.batches, self.rates,
+            self.batches, self.rates, undecayed_of(self.update),
         )  # fmt: skip
 
     @property

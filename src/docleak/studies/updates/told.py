@@ -158,6 +158,12 @@ def batches_told(update: CapturedUpdate, count: int) -> Batches:
     return tuple(map(tuple, told)) if known else ()
 
 
+def undecayed_of(update: CapturedUpdate) -> frozenset[str]:
+    """Weights that did not decay, as recorded, by the model's names."""
+    told = update.details.get("undecayed")
+    return frozenset(update.names.get(str(name), str(name)) for name in (told if isinstance(told, list) else ()))
+
+
 def _told(text: str) -> dict[str, str]:
     """What --local says, by the names of LocalPlan's fields and of BATCHING."""
     known = (*(field.name for field in fields(LocalPlan)), *BATCHING)

@@ -101,6 +101,8 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         if self._labels:
             details["labels"] = self._labels
         details |= {"steps": steps, "learning_rates": self._rates, **self._source(model)}
+        if names := _undecayed(model, optimizer):
+            details["undecayed"] = names
         if told := [*_not_imitated(args, model, optimizer), *self._continued]:
             details["not_imitated"] = told
         self.recorder.record(Sent(
@@ -181,8 +183,9 @@ def _not_imitated(args: Any, model: nn.Module, optimizer: Any) -> list[str]:
         if others := [value for value in _values(inner, key) if value != usual]:
             said.append(f"optimiser: {key} {others[-1]}")
     for key, what in (("weight_decay", "weight decay"), ("initial_lr", "learning rate")):
-        if len(values := _values(inner, key)) > 1:
-            said.append(f"{what}: {' and '.join(f'{value:g}' for value in values)}, of some weights each")
+        others = [value for value in _values(inner, key) if value or key != "weight_decay"]  # "undecayed" says of none
+        if len(others) > 1:
+            said.append(f"{what}: {' and '.join(f'{value:g}' for value in others)}, of some weights each")
     parts, size = args.gradient_accumulation_steps, args.per_device_train_batch_size
     if parts > 1 and size > 1:
         said.append(f"padding: steps add up {parts} batches of {size}, each padded and averaged alone")
@@ -193,6 +196,14 @@ def _not_imitated(args: Any, model: nn.Module, optimizer: Any) -> list[str]:
     if args.neftune_noise_alpha:
         said.append(f"noise: NEFTune's, alpha {args.neftune_noise_alpha:g}")
     return said
+
+
+def _undecayed(model: nn.Module, optimizer: Any) -> list[str]:
+    """Names of what is trained without decay, where other weights decay."""
+    groups = getattr(optimizer, "optimizer", optimizer).param_groups
+    still = {id(value) for group in groups if not group.get("weight_decay") for value in group["params"]}
+    names = [name for name, value in trainable(model) if id(value) in still]
+    return names if any(group.get("weight_decay") for group in groups if group["params"]) else []
 
 
 def _values(optimizer: Any, key: str) -> list[Any]:
