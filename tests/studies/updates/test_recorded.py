@@ -315,6 +315,22 @@ def test_noise_before_adamw_is_noise_and_no_decay(folder: Path, stepped: tuple[A
     assert "shrank" not in " ".join(cause["sentence"] for cause in causes)
 
 
+def test_gradients_that_were_clipped_one_by_one_are_thought_of(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """A step of Opacus without noise: every example's gradient to a norm of 0.1, then their mean."""
+    tokenizer, total = AutoTokenizer.from_pretrained(str(folder / "model")), dict.fromkeys(stepped[0], 0.0)
+    for page in docleak.load_pages(folder / "pages"):
+        model = network(folder)
+        model(**app.batch_of(tokenizer, [page], True)).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        moved = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+        total |= {name: total[name] + value / 3 for name, value in moved.items()}
+    after = {name: value - 0.05 * total[name] for name, value in stepped[0].items()}
+    first = causes_of(opened(folder, tmp_path, "weights", stepped[0], after))[0]
+    assert "or gradients of single examples clipped, as Opacus does: what was sent is 0.0" in first["sentence"]
+
+
 #: Configurations of other people's servers, under names that docleak has for other things.
 FOREIGN: dict[str, Any] = {
     "resolution": 224, "seed": 42, "holdout": 0.5, "compression": "gzip", "privacy": "none", "secure": True,

@@ -100,8 +100,13 @@ class Diagnosis(Traces):
         if rate and self._tried(trial):
             yield _reproduced("learning rate", f"learning_rate={rate:g}")
         elif cosine > ALIKE:
-            yield Cause("learning rate", f"learning rate or loss scale: what was sent is {factor:.3g} times what the "
-                        f"plan gives (cosine {cosine:.4f})", FITTING - 1)  # fmt: skip
+            alone = ", or gradients of single examples clipped, as Opacus does" * (factor < 1 and self._batched_up)
+            yield Cause("learning rate", f"learning rate or loss scale{alone}: what was sent is {factor:.3g} times "
+                        f"what the plan gives (cosine {cosine:.4f})", FITTING - 1)  # fmt: skip
+
+    @property
+    def _batched_up(self) -> bool:
+        return max(map(len, self.trial.batches), default=0) > 1
 
     def fitted(self, trial: ImitatedRound) -> tuple[ImitatedRound, float]:
         """The trial with the learning rate that comes closest, rounded where that is as close; 0.0 if there is none."""
@@ -173,7 +178,7 @@ class Diagnosis(Traces):
 
     def _means(self) -> Tries:
         other = "tokens" if self.trial.batching.mean == "examples" else "examples"
-        if any("labels" in e.tensors for e in self.trial.truth.inputs) and max(map(len, self.trial.batches)) > 1:
+        if any("labels" in e.tensors for e in self.trial.truth.inputs) and self._batched_up:
             yield _reproduced("mean", f"mean={other}"), self._batched(mean=other)
 
     def _batched(self, **changes: Any) -> ImitatedRound:
