@@ -106,11 +106,12 @@ class Traces:
         pairs = ((self.received, self.begun), (self.received, self.received), (self.begun, self.begun))
         both, length, begun = (sum(_dot(one[name], other[name]) for name in names) for one, other in pairs)
         same = both / (length * begun) ** 0.5 if length * begun else 0.0
-        came = {name: torch.from_numpy(self.received[name]) for name in self.ours if name in self.received}
+        there = {name: ours.device for name, ours in self.ours.items() if name in self.received}
+        came = {name: torch.from_numpy(self.received[name]).to(device) for name, device in there.items()}
         moved = agreement(came, self.ours, [name for name in self.trial.alive if name in came])[1]
         if self.kind == "weights" and same < 0.5 and (abs(moved) > DIRECTED or self._zeros(came)):
             yield Cause("kind", f"kind: what came as weights is not like the weights before (cosine {same:.2f}); it is "
-                        "a difference or a gradient, and has to be recorded as that", TRACED + 3)  # fmt: skip
+                        "a difference or a gradient: give the weights after, or record it so", TRACED + 3)  # fmt: skip
         elif self.kind in ("delta", "gradient") and same > ALIKE and 0.25 < length / begun < 4:
             yield Cause("kind", f"kind: what came as a {self.kind} is like the weights before (cosine {same:.3f}); it "
                         "is the weights after, and has to be recorded as weights", TRACED + 3)  # fmt: skip
