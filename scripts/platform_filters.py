@@ -31,9 +31,9 @@ from docleak.documents.synthetic import make_pages
 from docleak.files import write_atomically
 from docleak.models import load_model
 from docleak.models.base import pixels_of
-from docleak.studies.updates.case import OF_TRANSFORMERS
 from docleak.studies.updates.round import ImitatedRound
 from docleak.studies.updates.sight import attacked
+from docleak.studies.updates.told import OF_TRANSFORMERS
 from docleak.studies.updates.verdict import Pictures
 from docleak.studies.updates.words import words_in
 from docleak.training.federated.flower.grid import LocalGrid

@@ -194,6 +194,14 @@ def test_a_quantised_base_is_refused(base: str, adapters: Path, tmp_path: Path) 
         load_model(str(adapters))
 
 
+def test_dora_is_refused_as_what_it_is(adapters: Path) -> None:
+    """It was "4 of their tensors are missing and 4 unknown"."""
+    file = adapters / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "use_dora": True}))
+    with pytest.raises(ModelError, match=r"are DoRA's .*Train them with use_dora=False"):
+        load_model(str(adapters))
+
+
 def test_without_peft_the_extra_is_named(adapters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ModelError, match=r"docleak\[adapters\]"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -198,6 +199,9 @@ def test_names_are_mapped_where_it_is_sure() -> None:
     assert naming({"0": (9,), "1": (3,)}, [SHAPES]) == {}, "other shapes: another model"
     assert naming({"module.a.bias": (4,)}, [SHAPES]) == {}
     assert naming({"module.a.bias": (3,), "model.a.bias": (3,)}, [SHAPES]) == {}, "two for one"
+    wrapped = {"net.module.a.weight": "a.weight", "net.module.a.bias": "a.bias"}
+    assert naming({name: SHAPES[other] for name, other in wrapped.items()}, [SHAPES]) == wrapped
+    assert naming({"net.a.bias": (3,), "head.a.weight": (2, 3)}, [SHAPES]) == {}, "no prefix of all"
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt", "bin", "folder"])
@@ -237,6 +241,40 @@ def test_files_that_are_no_weights_are_refused_and_not_run(tmp_path: Path) -> No
     (tmp_path / "empty").mkdir()
     with pytest.raises(FederationError, match=r"empty has no weights; expected one of adapter_model\.safetensors"):
         weights_pair(tmp_path / "empty", tmp_path / "empty")
+
+
+def sharded(folder: Path, state: dict[str, Any]) -> Path:
+    """A folder as save_pretrained writes a large model: a file for every tensor, and their index."""
+    folder.mkdir()
+    for number, (name, value) in enumerate(state.items()):
+        save_file({name: torch.from_numpy(value.copy())}, folder / f"model-{number}.safetensors")
+    places = {name: f"model-{number}.safetensors" for number, name in enumerate(state)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return folder
+
+
+def test_shards_are_read_by_folder_or_index_and_one_that_lacks_is_named(tmp_path: Path) -> None:
+    """A missing one was Python's FileNotFoundError, and an index "holds more than plain weights"."""
+    before, after = sharded(tmp_path / "before", START), sharded(tmp_path / "after", moved(1.0))
+    for pair in ((before, after), (before / "model.safetensors.index.json", after / "model.safetensors.index.json")):
+        assert weights_pair(*pair).delta()["a.bias"].tolist() == [-1.0] * 3
+    (after / "model-1.safetensors").unlink()
+    with pytest.raises(FederationError, match=r"names 2 files, of which model-1\.safetensors cannot be found"):
+        weights_pair(before, after)
+
+
+def test_weights_before_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    """They were audited: "nothing of the update rises above the rounding of the weights it was sent as"."""
+    holed = {**START, "a.bias": np.float32([np.nan, 0, 0])}
+    for name, state in (("before", holed), ("after", moved(1.0))):
+        save_file(
+            {key: torch.from_numpy(value.copy()) for key, value in state.items()}, tmp_path / f"{name}.safetensors"
+        )
+    update = weights_pair(tmp_path / "before.safetensors", tmp_path / "after.safetensors")
+    with pytest.raises(
+        FederationError, match=r"the weights before:\n  - has 'a\.bias' with values that are not finite"
+    ):
+        update.start()
 
 
 def test_weights_that_were_written_over_are_read_again(tmp_path: Path) -> None:

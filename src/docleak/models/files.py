@@ -281,15 +281,15 @@ def weight_files(where: str, revision: str | None) -> list[Path]:
     for name in WEIGHTS:
         path = optional_file(where, name, revision=revision)
         if path is not None:
-            return _shards(where, path, revision) if name.endswith(".index.json") else [path]
+            return shards(where, path, revision) if name.endswith(".index.json") else [path]
     raise ModelError(
         f"model {where!r} could not be loaded: it has no weights; expected one of {', '.join(WEIGHTS)}. Save it with "
         "save_pretrained."
     )
 
 
-def _shards(where: str, index: Path, revision: str | None) -> list[Path]:
-    """The files that an index names, all there."""
+def shards(where: str, index: Path, revision: str | None) -> list[Path]:
+    """The files that an index names, all there; ModelError where one is missing."""
     advice = "Download it again."
     places = read_json_object(index, error=ModelError, advice=advice).get("weight_map")
     names = sorted({str(name) for name in places.values()}) if isinstance(places, dict) else []

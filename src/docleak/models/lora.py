@@ -114,6 +114,11 @@ def load_adapted(file: Path, source: str, where: str, revision: str | None, **op
             f"{source!r} holds adapters of type {kind!r} on the base {base!r}; expected LORA, and the name or folder "
             f"of a model in {ADAPTER}'s base_model_name_or_path."
         )
+    if told.get("use_dora"):
+        raise ModelError(
+            f"the adapters {source!r} are DoRA's (use_dora in {ADAPTER}), which are not read; expected those of plain "
+            "LoRA. Train them with use_dora=False."
+        )
     if "quantization_config" in config_of(base):
         raise ModelError(
             f"the base {base!r} of the adapters {source!r} is quantised; attacks need its derivatives in float32. Name "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -20,10 +21,12 @@ from docleak.documents.folder import save
 from docleak.errors import FederationError
 from docleak.models import load_model
 from docleak.studies.updates.case import UpdateCase, open_case
+from docleak.studies.updates.check import check
 from docleak.studies.updates.config import UpdatesConfig
+from docleak.studies.updates.secure import is_secure
 from docleak.studies.updates.study import UpdatesStudy
 from docleak.studies.updates.words import words_of
-from docleak.training.federated.capture import read_updates
+from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.taps.weights import weights_pair
 
 pytest.importorskip("flwr")
@@ -56,19 +59,22 @@ def network(folder: Path) -> Any:
     return LayoutLMv3ForQuestionAnswering.from_pretrained(str(folder / "model"), **still)
 
 
-def trained_by_trainer(folder: Path, out: Path, model: Any, **settings: Any) -> docleak.TrainerTap:
+def trained_by_trainer(
+    folder: Path, out: Path, model: Any, resume: str | None = None, **settings: Any
+) -> docleak.TrainerTap:
     """An epoch of transformers' Trainer with its own defaults but dropout."""
     tokenizer = AutoTokenizer.from_pretrained(str(folder / "model"))
     arguments = TrainingArguments(
-        str(out / "checkpoints"), num_train_epochs=2, learning_rate=1e-3, save_strategy="no", report_to=[],
-        use_cpu=True, disable_tqdm=True, remove_unused_columns=False, **{"per_device_train_batch_size": 2, **settings},
+        str(out / "checkpoints"), num_train_epochs=2, report_to=[], use_cpu=True, disable_tqdm=True,
+        remove_unused_columns=False,
+        **{"per_device_train_batch_size": 2, "learning_rate": 1e-3, "save_strategy": "no", **settings},
     )  # fmt: skip
     tap = docleak.TrainerTap(out / "updates")
     pages = list(docleak.load_pages(folder / "pages"))
     Trainer(
         model, arguments, train_dataset=pages, data_collator=lambda rows: app.batch_of(tokenizer, rows, True),
         callbacks=[tap],
-    ).train()  # fmt: skip
+    ).train(resume_from_checkpoint=resume)  # fmt: skip
     return tap
 
 
@@ -222,3 +228,198 @@ def test_what_is_not_confirmed_is_an_assumption(folder: Path, tmp_path: Path) ->
     case = open_case(update, load_model(str(folder / "model")), str(folder / "pages"))
     assert case.inferred is not None and not case.inferred.confirmed
     assert "the self-test does not confirm it" in case.described()["inferred"]["sentence"]
+
+
+Arrays = dict[str, torch.Tensor]
+SGD = "optimiser=sgd,learning_rate=0.05,batch_size=3,dropout=no"
+ADAMW = "optimiser=adamw,learning_rate=1e-3,weight_decay=0,batch_size=3,dropout=no"
+
+
+@pytest.fixture(scope="module")
+def stepped(folder: Path) -> tuple[Arrays, Arrays]:
+    """The weights before and after a step of SGD on all three pages."""
+    tokenizer, pages = AutoTokenizer.from_pretrained(str(folder / "model")), list(docleak.load_pages(folder / "pages"))
+    model = network(folder)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    model(**app.batch_of(tokenizer, pages, True)).loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.05).step()
+    return before, {name: value.detach() for name, value in model.named_parameters()}
+
+
+def opened(
+    folder: Path, out: Path, kind: str, before: Arrays, came: Arrays, local: str = SGD, **details: Any
+) -> UpdateCase:
+    arrays = [{name: value.float().numpy() for name, value in state.items()} for state in (before, came)]
+    write_update(out, round=1, client="c", start=arrays[0], received=arrays[1], kind=kind, examples=3, details=details)
+    return open_case(read_updates(out)[0], load_model(str(folder / "model")), str(folder / "pages"), local=local)
+
+
+def causes_of(case: UpdateCase) -> list[dict[str, Any]]:
+    causes: list[dict[str, Any]] = check(case, words_of(case), dict)["causes"]
+    return causes
+
+
+def less(one: Arrays, other: Arrays, scale: float = 1.0) -> Arrays:
+    return {name: scale * (value - other[name]) for name, value in one.items()}
+
+
+#: What came, and what its recorder called it -> the cause that is named first, and a part of its sentence.
+WRONG: dict[str, tuple[str, Callable[[Arrays, Arrays], Arrays], str, str]] = {
+    "difference": ("weights", lambda a, b: less(a, b), "kind", "not like the weights before"),
+    "gradient": ("weights", lambda a, b: less(a, b, 20.0), "kind", "it is a difference or a gradient"),
+    "weights": ("delta", lambda a, b: b, "kind", "it is the weights after"),
+    "weights, as gradient": ("gradient", lambda a, b: b, "kind", "recorded as weights"),
+    "after less before": ("delta", lambda a, b: less(b, a), "sign", "a delta is the weights before less those after"),
+    "uphill": ("gradient", lambda a, b: less(b, a, 20.0), "sign", "cosine -1.00"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_arrays_of_another_kind_or_sign_are_named_as_that(
+    case: str, folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """They were "weight decay: weights that no page moves shrank by 1, as a decay of 0", or other pages."""
+    kind, made, key, said = WRONG[case]
+    first = causes_of(opened(folder, tmp_path, kind, stepped[0], made(*stepped)))[0]
+    assert first["key"] == key and said in first["sentence"] and not first["reproduces"]
+
+
+def test_weights_kept_in_half_precision_are_not_called_frozen(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    before, after = ({name: value.bfloat16() for name, value in state.items()} for state in stepped)
+    first = causes_of(opened(folder, tmp_path, "weights", before, after))[0]
+    assert first["key"] == "precision" and "numbers of bf16" in first["sentence"]
+
+
+def test_what_is_said_of_a_gradients_scale_is_heard(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """The audit advised --local learning_rate=0.05, and did not take it."""
+    case = opened(folder, tmp_path, "gradient", stepped[0], less(*stepped), local="dropout=no")
+    assert causes_of(case)[0]["sentence"] == "learning rate: with --local learning_rate=0.05 the self-test passes"
+    told = opened(folder, tmp_path, "gradient", stepped[0], less(*stepped), local="learning_rate=0.05,dropout=no")
+    assert told.round.passes
+
+
+def test_noise_before_adamw_is_noise_and_no_decay(folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path) -> None:
+    """As Opacus makes it, names included: it was "a decay of 3.9"."""
+    drawn = torch.Generator().manual_seed(0)
+    after = {
+        name: before - 1e-3 * (before - value + torch.randn(value.shape, generator=drawn)).sign()
+        for (name, before), value in zip(stepped[0].items(), stepped[1].values(), strict=True)
+    }
+    before, after = ({f"_module.{name}": value for name, value in state.items()} for state in (stepped[0], after))
+    causes = causes_of(opened(folder, tmp_path, "weights", before, after, local=ADAMW))
+    assert causes[0]["key"] == "noise" and "up as often as down" in causes[0]["sentence"]
+    assert "shrank" not in " ".join(cause["sentence"] for cause in causes)
+
+
+def test_gradients_that_were_clipped_one_by_one_are_thought_of(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """A step of Opacus without noise: every example's gradient to a norm of 0.1, then their mean."""
+    tokenizer, total = AutoTokenizer.from_pretrained(str(folder / "model")), dict.fromkeys(stepped[0], 0.0)
+    for page in docleak.load_pages(folder / "pages"):
+        model = network(folder)
+        model(**app.batch_of(tokenizer, [page], True)).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        moved = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+        total |= {name: total[name] + value / 3 for name, value in moved.items()}
+    after = {name: value - 0.05 * total[name] for name, value in stepped[0].items()}
+    first = causes_of(opened(folder, tmp_path, "weights", stepped[0], after))[0]
+    assert "or gradients of single examples clipped, as Opacus does: what was sent is 0.0" in first["sentence"]
+
+
+#: Configurations of other people's servers, under names that docleak has for other things.
+FOREIGN: dict[str, Any] = {
+    "resolution": 224, "seed": 42, "holdout": 0.5, "compression": "gzip", "privacy": "none", "secure": True,
+    "masked": True, "objective": "squad", "dropout": 0.0, "optimizer": "torch.optim.SGD", "lr": 0.05, "batches": 5,
+    "batch_size": 3, "max-steps": -1,
+}  # fmt: skip
+
+
+def test_words_of_another_programs_configuration_are_not_taken_for_docleaks(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """A picture's ``resolution`` of 224 was that of a masked sum: of 52 tokens none was read, without a doubt."""
+    case = opened(folder, tmp_path, "weights", *stepped, local="", recorded_by="docleak.tap", **FOREIGN)
+    words = words_of(case)
+    assert words["recall"] == words["precision"] == 1.0 and check(case, words, dict)["doubts"] == []
+    config = UpdatesConfig(str(tmp_path), model=str(folder / "model"), documents=str(folder / "pages"))
+    assert [update.client for update in UpdatesStudy(config).chosen] == ["c"] and not is_secure(case.update)
+    assert len(case.pages) == 3 and case.replay.trained is None
+    by_hand = opened(folder, tmp_path, "weights", *stepped, resolution=224)
+    assert words_of(by_hand)["recall"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"optimizer": "RMSprop"}, "optimiser: RMSprop"), ({"momentum": 0.9}, "optimiser: momentum 0.9"),
+        ({"proximal-mu": 1.0}, "optimiser: FedProx's pull towards the start, mu 1"),
+        ({"precision": "fp16", "not_imitated": 3}, "precision: fp16"),
+    ],
+)  # fmt: skip
+def test_what_a_capture_says_and_no_plan_imitates_is_the_first_cause(
+    told: dict[str, Any], said: str, folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    noise = torch.Generator().manual_seed(0)
+    after = {name: value + 1e-3 * torch.randn(value.shape, generator=noise) for name, value in stepped[1].items()}
+    local = SGD.replace("optimiser=sgd,", "") if "optimizer" in told else SGD
+    case = opened(folder, tmp_path, "weights", stepped[0], after, local=local, recorded_by="docleak.tap", **told)
+    assert causes_of(case)[0]["sentence"] == f"{said}, as recorded, which is not imitated"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"adam_beta2": 0.95, "adam_epsilon": 1e-6}, "optimiser: betas (0.9, 0.95), eps 1e-06"),
+        ({"optim": "sgd", "optim_args": "momentum=0.9", "learning_rate": 0.05}, "optimiser: momentum 0.9"),
+        ({"optim": "adafactor"}, "optimiser: Adafactor"),
+        ({"bf16": True}, "precision: bf16"),
+        ({"gradient_accumulation_steps": 2}, "padding: steps add up 2 batches of 2, each padded and averaged alone"),
+    ],
+)  # fmt: skip
+def test_what_of_trainer_is_not_imitated_is_recorded_and_the_first_cause(
+    settings: dict[str, Any], said: str, folder: Path, tmp_path: Path
+) -> None:
+    """It was called half precision where betas differ, and other pages where it was half precision."""
+    trained_by_trainer(folder, tmp_path, network(folder), **{"gradient_accumulation_steps": 1, **settings})
+    causes = causes_of(case_of(folder, tmp_path))
+    assert causes[0]["sentence"] == f"{said}, as recorded, which is not imitated"
+
+
+def test_a_training_that_goes_on_says_that_its_optimiser_has_a_state(folder: Path, tmp_path: Path) -> None:
+    """Rows that earlier steps set moving were "other pages"."""
+    often = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 1}
+    trained_by_trainer(folder, tmp_path / "first", network(folder), **often)
+    trained_by_trainer(
+        folder, tmp_path, network(folder), resume=str(tmp_path / "first" / "checkpoints" / "checkpoint-2"),
+        gradient_accumulation_steps=1,
+    )  # fmt: skip
+    case = case_of(folder, tmp_path)
+    assert causes_of(case)[0]["sentence"].startswith("optimiser: its state after 2 earlier steps, as recorded")
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "sgd"])
+def test_biases_and_norms_that_do_not_decay_are_imitated(optim: str, folder: Path, tmp_path: Path) -> None:
+    """Trainer's weight_decay is of matrices alone: it was called half precision, and no picture was attacked."""
+    trained_by_trainer(
+        folder, tmp_path, network(folder), optim=optim, weight_decay=0.1, gradient_accumulation_steps=1,
+        learning_rate=1e-2,
+    )  # fmt: skip
+    case = case_of(folder, tmp_path)
+    names = case.update.details["undecayed"]
+    assert any("LayerNorm" in name for name in names) and "layoutlmv3.embeddings.word_embeddings.weight" not in names
+    assert "not_imitated" not in case.update.details and case.round.passes
+    assert not replace(case.round, undecayed=frozenset()).passes
+    assert words_of(case)["recall"] == 1.0
+
+
+def test_examples_that_a_capture_leaves_out_are_no_alarm(folder: Path, tmp_path: Path) -> None:
+    """Trainer's max_steps=1 takes two of three pages, and the capture says which."""
+    trained_by_trainer(folder, tmp_path, network(folder), max_steps=1, gradient_accumulation_steps=1)
+    case = case_of(folder, tmp_path)
+    assert case.update.examples == 2 and len(case.examples) == 3
+    assert check(case, words_of(case), dict)["doubts"] == []

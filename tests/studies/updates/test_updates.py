@@ -31,7 +31,7 @@ from docleak.runs.run import Run
 from docleak.studies.engine import Silence, carry_out
 from docleak.studies.registry import report_on
 from docleak.studies.updates import sight, study
-from docleak.studies.updates.case import OF_TRANSFORMERS, batching_of, open_case, plan_of
+from docleak.studies.updates.case import open_case
 from docleak.studies.updates.check import check
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.pages import told_folders
@@ -39,6 +39,7 @@ from docleak.studies.updates.reading import GIVEN, falls, read_run
 from docleak.studies.updates.round import assumed
 from docleak.studies.updates.sight import sight_of
 from docleak.studies.updates.study import UpdatesStudy
+from docleak.studies.updates.told import OF_TRANSFORMERS, batching_of, plan_of
 from docleak.studies.updates.verdict import counted, name_of, part_of, sentences, severity_of
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.federated.local import parameters_of, train_locally

@@ -35,6 +35,7 @@ class Optimiser:
     """The client's optimiser, fresh at the start of its round: ``sgd`` or ``adamw`` with decoupled decay.
 
     ``schedule`` are the rates of the steps as shares of ``learning_rate``; the last holds on, () is a constant rate.
+    ``undecayed`` are names of weights that do not decay, as biases and layer norms of transformers' Trainer.
     """
 
     kind: str = "sgd"
@@ -44,6 +45,7 @@ class Optimiser:
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     schedule: tuple[float, ...] = ()
+    undecayed: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.kind not in ("sgd", "adamw") or not self.learning_rate > 0:
@@ -60,8 +62,10 @@ class Optimiser:
         """The share of a weight that decay leaves in a step, counted from 0."""
         return 1 - self.learning_rate * self.share(step) * self.weight_decay
 
-    def decayed(self, steps: float) -> float:
+    def decayed(self, steps: float, name: str = "") -> float:
         """The share of a weight that decay alone takes away in ``steps`` steps."""
+        if name in self.undecayed:
+            return 0.0
         if self.schedule:
             return 1 - math.prod(self.kept(step) for step in range(round(steps)))
         return float(1 - self.kept(0) ** steps)
@@ -71,9 +75,9 @@ class Optimiser:
 
         A tensor that did not move at all was not trained, and not decayed either: torch leaves it out.
         """
-        scale, share = self.learning_rate * steps, self.decayed(steps)
+        scale = self.learning_rate * steps
         return {
-            name: ((value.double() - share * start[name].double()) / scale).float()
+            name: ((value.double() - self.decayed(steps, name) * start[name].double()) / scale).float()
             if bool(value.any())
             else torch.zeros_like(value)
             for name, value in delta.items()
@@ -176,7 +180,7 @@ class ImitatedSteps:
             gradient = taken.of((batch, self.batching)) if taken and not state.count else None
             if gradient is None:
                 weights = {
-                    name: (state.kept * value - o.learning_rate * state.moved[name]).requires_grad_(True)
+                    name: (state.kept_of(o, name) * value - o.learning_rate * state.moved[name]).requires_grad_(True)
                     for name, value in start.items()
                 }
                 given = (pixels, [inputs[i] for i in batch], [self.owners[i] for i in batch])
@@ -242,6 +246,9 @@ class _State:
     count: int = 0
     kept: float = 1.0
 
+    def kept_of(self, o: Optimiser, name: str) -> float:
+        return 1.0 if name in o.undecayed else self.kept
+
 
 def _sgd(o: Optimiser, state: _State, gradient: Named) -> _State:
     """theta - lr (g + wd theta)."""
@@ -263,7 +270,9 @@ _STEPS: dict[str, Callable[[Optimiser, _State, Named], _State]] = {"sgd": _sgd, 
 
 def _further(o: Optimiser, state: _State, step: Named) -> dict[str, Tensor]:
     keep, share = o.kept(state.count), o.share(state.count)
-    return {name: keep * way + share * step[name] for name, way in state.moved.items()}
+    return {
+        name: (1.0 if name in o.undecayed else keep) * way + share * step[name] for name, way in state.moved.items()
+    }
 
 
 def _blend(before: Named | None, new: Named, beta: float) -> dict[str, Tensor]:

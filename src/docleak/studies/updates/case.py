@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from docleak import spec
-from docleak.attacks.gradients.local_steps import LABELS, LONGEST, UNPADDED, Batching
+from docleak.attacks.gradients.local_steps import Batching
 from docleak.documents import Page
-from docleak.errors import AttackError, DocumentError, FederationError
+from docleak.errors import DocumentError, FederationError
 from docleak.models.base import DocumentModel, dropout_rate, trainable
 from docleak.studies.updates.inferred import Inferred, inferred
 from docleak.studies.updates.pages import names_of, pages_of
 from docleak.studies.updates.round import Batches, ImitatedRound, Truth, assumed
+from docleak.studies.updates.told import (
+    ANY,
+    OF_TRANSFORMERS,
+    batches_told,
+    batching_of,
+    lacking,
+    plan_of,
+    told_plan,
+    undecayed_of,
+)
 from docleak.training.federated.capture import CapturedUpdate, naming
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
@@ -26,18 +35,6 @@ from docleak.training.federated.wire import Compression, pack, unpack
 from docleak.training.objectives.objective import Example, objective_of
 from docleak.training.objectives.tasks import QUESTIONS
 
-#: What others call the keys of LocalPlan.
-ALIASES = {"lr": "learning_rate", "optimizer": "optimiser", "local_epochs": "epochs", "clip_norm": "max_norm"}
-#: Keys of --local beside those of LocalPlan: how the client's own code makes a batch's loss.
-BATCHING = ("padding", "mean", "labels")
-#: What a capture may say of it; anything else is another program's word.
-SAID = ("none", "longest", "max_length", "examples", "tokens", *LABELS)
-#: What transformers does by itself: pad to the longest of a batch, and average over its tokens.
-OF_TRANSFORMERS = Batching(LONGEST, "tokens")
-#: Without these nothing can be said of how the client trained.
-NEEDED = ("optimiser", "learning_rate", "batch_size")
-#: Stand for these where only the rest is looked at.
-ANY = {"optimiser": "sgd", "learning_rate": 0.1, "batch_size": 1}
 #: Examples up to which it is inferred how a client trained.
 INFERRED = 64
 #: Steps up to which a client's round is trained again.
@@ -84,7 +81,7 @@ class UpdateCase:
         at a rate of 1."""
         return ImitatedRound.of(
             self.model, _tensors(self.update, self.model), self.plan, self.batching, self.pages, self.examples,
-            self.batches, self.rates,
+            self.batches, self.rates, undecayed_of(self.update),
         )  # fmt: skip
 
     @property
@@ -174,30 +171,7 @@ def _rates(update: CapturedUpdate, plan: LocalPlan) -> tuple[float, ...]:
 
 def _batches(update: CapturedUpdate, count: int, plan: LocalPlan) -> Batches:
     """The examples of each step as recorded, or in the pages' order."""
-    told = update.details.get("batches") or ()
-    batches = tuple(tuple(int(number) for number in batch) for batch in told)
-    there = batches and all(batch and max(batch) < count for batch in batches)
-    return batches if there else assumed(count, plan)
-
-
-def batching_of(
-    local: str, model: DocumentModel, default: Batching, details: Mapping[str, Any] | None = None
-) -> Batching:
-    """How the client makes a batch's loss: ``default``, unless a capture's ``details`` or ``local`` say
-    padding=longest, max_length, none or a number of tokens, mean=examples or tokens, or labels=answer, turn or all."""
-    recorded = {key: str((details or {}).get(key)) for key in BATCHING}
-    told = {key: value for key, value in recorded.items() if value in SAID} | _told(local)
-    padding = told.get("padding", str(default.padding)).lower()
-    mean, labels = told.get("mean", default.mean), told.get("labels", default.labels)
-    most = getattr(model, "max_tokens", LONGEST)
-    lengths = {"none": UNPADDED, "no": UNPADDED, "longest": LONGEST, "max_length": most}
-    try:
-        return Batching(lengths[padding] if padding in lengths else int(padding), mean, labels)
-    except (ValueError, AttackError) as fault:
-        raise FederationError(
-            f"--local says padding={padding},mean={mean},labels={labels}; expected padding longest, "
-            "max_length, none or a number of tokens, a mean over examples or tokens, and labels answer, turn or all."
-        ) from fault
+    return batches_told(update, count) or assumed(count, plan)
 
 
 def sent_by(update: CapturedUpdate) -> Mapping[str, np.ndarray]:
@@ -220,53 +194,6 @@ def require_moved(update: CapturedUpdate) -> None:
             "taken from itself. Nothing can be measured of it. Leave it out (--client names others), or record the "
             "round again."
         )
-
-
-def told_plan(update: CapturedUpdate, local: str = "") -> dict[str, Any]:
-    """What the capture's details and ``local`` say of the client's training, by the names of LocalPlan's fields."""
-    told = {**update.details, **_told(local)}
-    if update.kind == "gradient":
-        one = {"optimiser": "sgd", "learning_rate": 1.0, "weight_decay": 0.0, "batch_size": max(1, update.examples)}
-        told |= {**one, "epochs": 1, "max_steps": 1}
-    told = {ALIASES.get(key.replace("-", "_"), key.replace("-", "_")): value for key, value in told.items()}
-    if str(told.get("optimiser")).lower() == "adam":
-        told |= _adam(update, told)
-    if told.get("weight_decay") is None and str(told.get("optimiser")).lower() == "sgd":
-        told["weight_decay"] = 0.0  # torch's default
-    if told.get("epochs") is None and told.get("steps"):
-        told |= {"epochs": int(told["steps"]), "max_steps": told.get("max_steps") or int(told["steps"])}
-    if told.get("optimiser") is not None:
-        told["optimiser"] = str(told["optimiser"]).lower()
-    return {key: value for key, value in told.items() if value is not None}
-
-
-def lacking(told: Mapping[str, Any]) -> list[str]:
-    """What has to be known of a client's training, and is not."""
-    return [key for key in NEEDED if key not in told]
-
-
-def plan_of(update: CapturedUpdate, local: str = "", guess: Mapping[str, Any] | None = None) -> LocalPlan:
-    """How the client trained: what is told, and ``guess`` beneath it; FederationError lists what is not told."""
-    told = {**(guess or {}), **told_plan(update, local)}
-    if missing := lacking(told):
-        raise FederationError(
-            f"{update.name}: the capture does not say the client's {', '.join(missing)} (it says "
-            f"{', '.join(sorted(update.details)) or 'nothing'}). Say it, for instance with "
-            "--local optimiser=sgd,learning_rate=0.1,batch_size=1,epochs=1."
-        )
-    values = {field.name: told[field.name] for field in fields(LocalPlan) if told.get(field.name) is not None}
-    return spec.build(LocalPlan, values, what=update.name, error=FederationError)
-
-
-def _adam(update: CapturedUpdate, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Adam without decay is AdamW without decay; with decay Adam adds the weights to the gradient: another step."""
-    decay = told.get("weight_decay") or 0.0
-    if float(decay):
-        raise FederationError(
-            f"{update.name}: optimiser adam with weight_decay {decay}: torch's Adam adds the decay to the gradient, "
-            "which is not imitated. Say adamw if that is what ran; without decay adam is imitated."
-        )
-    return {"optimiser": "adamw", "weight_decay": 0.0}
 
 
 def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
@@ -302,7 +229,7 @@ def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
 
 def _federation(update: CapturedUpdate) -> Federation | None:
     """Of a capture that docleak train made: what tells a silo's random numbers, and the pages it keeps."""
-    told = update.details
+    told = update.ours
     if told.get("seed") is None or told.get("holdout") is None:
         return None
     sent = Compression.of(str(told.get("compression", "none")))
@@ -312,8 +239,8 @@ def _federation(update: CapturedUpdate) -> Federation | None:
 def _replayed(
     update: CapturedUpdate, model: DocumentModel, plan: LocalPlan, federation: Federation | None, pages: Sequence[Page]
 ) -> Replay:
-    seed, steps = update.details.get("seed"), update.details.get("steps")
-    if federation is None and (seed is None or "recorded_by" in update.details):  # a seed of somebody else's loop
+    seed, steps = update.ours.get("seed"), update.ours.get("steps")
+    if federation is None and seed is None:
         return Replay(None, None, "the capture tells no seed, so the client's round cannot be trained again")
     if steps is not None and int(steps) > REPLAYED:
         return Replay(None, None, f"the client took {steps} steps; up to {REPLAYED} are trained again")
@@ -332,17 +259,6 @@ def distance(sent: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> 
     wrong = sum(float(np.square(sent[name].astype(np.float64) - value).sum()) for name, value in ours.items())
     whole = sum(float(np.square(sent[name].astype(np.float64)).sum()) for name in ours)
     return float(np.sqrt(wrong / whole)) if whole else float("inf")
-
-
-def _told(text: str) -> dict[str, str]:
-    """What --local says, by the names of LocalPlan's fields and of BATCHING."""
-    known = (*(field.name for field in fields(LocalPlan)), *BATCHING)
-    takes = ", ".join(known)
-    told = spec.options(text, what="--local", error=FederationError, takes=takes)
-    told = {ALIASES.get(key, key): value for key, value in told.items()}
-    if unknown := sorted(set(told) - set(known)):
-        raise FederationError(f"--local cannot be told {unknown[0]!r}; it takes {takes}, each as key=value.")
-    return told
 
 
 def one_question_each(case: UpdateCase, count: int) -> list[Page]:

@@ -6,33 +6,31 @@ between what was sent and what the plan gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice, permutations, product
-from statistics import median
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from docleak.attacks.gradients.algebra.bag import tables_of
 from docleak.attacks.gradients.local_steps import EPSILON, LABELS, LONGEST, UNPADDED
-from docleak.models.base import dropout_rate
-from docleak.spec import split_name
 from docleak.studies.updates.round import ImitatedRound, agreement, assumed, gap
+from docleak.studies.updates.traces import (
+    ALIKE,
+    FITTING,
+    MOST_STEPS,
+    REPRODUCED,
+    TRACED,
+    Cause,
+    Traces,
+    rounded,
+)
 
-#: Optimiser steps that all replays of one client may take together.
-MOST_STEPS = 150
 #: Causes that are named at most.
 NAMED = 4
-#: Weights of a cause: a plan that reproduces what was sent; a trace of its own; a trace that others leave, too.
-REPRODUCED, TRACED, FITTING = 10.0, 8.0, 4.0
 #: Share (squared) by which a replay is off that rounding and wrong signs do not explain: the self-test need not run.
 FAR = 0.25
-#: Cosine from which two updates count as the same but for their length.
-ALIKE = 0.99
 #: Lengths that tokenizers are often told to pad to.
 LENGTHS = (64, 128, 256, 384, 512)
 #: Norms that gradients are often clipped to.
@@ -46,22 +44,9 @@ PRIOR = (
     ("dropout", "dropout that was on"),
     ("padding", "texts padded or cut to another length"),
     ("weight decay", "another weight decay, or not of all weights"),
-    ("noise", "noise or clipping"),
+    ("noise", "noise, or clipping of every example's gradient by itself"),
     ("precision", "half precision"),
 )
-
-
-@dataclass(frozen=True)
-class Cause:
-    """``key`` is its name, ``sentence`` what was seen of it; ``reproduces``: a plan with it passes the self-test."""
-
-    key: str
-    sentence: str
-    weight: float
-
-    @property
-    def reproduces(self) -> bool:
-        return self.weight >= REPRODUCED
 
 
 #: Rounds under other plans, and the cause that each would prove.
@@ -69,19 +54,10 @@ Tries = Iterator[tuple[Cause, ImitatedRound]]
 
 
 @dataclass
-class Diagnosis:
-    """``trial`` under the plan as it was described; ``others`` the same with another client's pages, by name.
+class Diagnosis(Traces):
+    """The traces, and ``others``: the trial with another client's pages, by name."""
 
-    ``received`` are the arrays as they came, ``begun`` those that the server sent, and ``unsent`` trainable
-    parameters that did not come.
-    """
-
-    trial: ImitatedRound
-    received: Mapping[str, np.ndarray]
-    begun: Mapping[str, np.ndarray]
-    unsent: Sequence[str] = ()
     others: Mapping[str, ImitatedRound] = field(default_factory=dict)
-    taken: int = 0
 
     def causes(self) -> tuple[Cause, ...]:
         """At least one, and at most NAMED of them."""
@@ -103,16 +79,6 @@ class Diagnosis:
         weak = (Cause(key, f"{key}: {said}", 0.0) for key, said in PRIOR if key not in best)
         return tuple(islice((*best.values(), *weak), NAMED))
 
-    @cached_property
-    def ours(self) -> dict[str, Tensor]:
-        """What the plan gives."""
-        return self.trial.replayed
-
-    @cached_property
-    def factor(self) -> tuple[float, float]:
-        """What times ``ours`` is closest to what was sent, and their cosine."""
-        return agreement(self.trial.sent, self.ours, self.trial.alive)
-
     def _tried(self, trial: ImitatedRound) -> bool:
         """Whether the trial passes the self-test, as long as there are steps left to take; most are off by far."""
         if self.taken + len(trial.batches) > MOST_STEPS:
@@ -124,126 +90,6 @@ class Diagnosis:
         """The first of other rounds that passes the self-test."""
         yield from islice((cause for cause, trial in trials() if self._tried(trial)), 1)
 
-    # What a cause leaves behind, without another replay.
-
-    def _traces(self) -> Iterator[Cause]:
-        yield from self._partial()
-        yield from self._precision()
-        yield from self._clipped()
-        noise = [*self._noise()]
-        yield from noise
-        if not noise:
-            yield from self._rows()
-            yield from self._dropout()
-        test = self.trial.test(causes=True)
-        for said in test.causes if test else ():
-            if said.startswith(("pixel normalisation", "label mask", "tied weights")):
-                yield Cause(split_name(said)[0], said, TRACED)
-
-    def _partial(self) -> Iterator[Cause]:
-        trial = self.trial
-        still = [name for name in trial.alive if not bool(trial.sent[name].any())]
-        count = len(trial.sent) + len(self.unsent)
-        if self.unsent:
-            yield Cause("partial", f"partial send: {len(self.unsent)} of {count} tensors did not come, first "
-                        f"{self.unsent[0]}", TRACED + 1)  # fmt: skip
-        if still:
-            yield Cause("partial", f"partial training: {len(still)} of {count} tensors did not move, first "
-                        f"{still[0]}; were they frozen?", TRACED + 1)  # fmt: skip
-
-    def _precision(self) -> Iterator[Cause]:
-        for kind, name in ((torch.float16, "fp16"), (torch.bfloat16, "bf16")):
-            if _on_grid(self.received, kind) and not _on_grid(self.begun, kind):
-                yield Cause("precision", f"precision: every number that came is one of {name}, and the weights that "
-                            "were sent are not; the rounding hides small gradients", TRACED + 1)  # fmt: skip
-                return
-        factor, cosine = self.factor
-        if cosine > 0.999 and abs(factor - 1) < 0.02:
-            yield Cause("precision", f"precision: what was sent differs from what the plan gives by little (cosine "
-                        f"{cosine:.5f}), as after computing in half precision", FITTING)  # fmt: skip
-
-    def _clipped(self) -> Iterator[Cause]:
-        """An update that was scaled down as a whole after training."""
-        factor, trial = self.factor[0], self.trial
-        scaled = {name: factor * value for name, value in self.ours.items()}
-        if not 0 < factor < 0.999 or gap(trial.sent, scaled, trial.alive) > 1e-4:
-            return
-        norm = sum(float(value.double().square().sum()) for value in trial.sent.values()) ** 0.5
-        round_norm = abs(_rounded(norm) / norm - 1) < 1e-4
-        yield Cause("clipping", f"clipping: what was sent is {factor:.4g} times what the plan gives, to a norm of "
-                    f"{norm:.5g}", TRACED if round_norm else FITTING)  # fmt: skip
-
-    def _noise(self) -> Iterator[Cause]:
-        """What is left is equally large in every tensor, wherever the gradient points, and normally distributed."""
-        factor, cosine = self.factor
-        scale = factor if cosine > 0.5 else 0.0
-        left = {name: value.double() - scale * self.ours[name] for name, value in self.trial.sent.items()}
-        sizes = sorted(float(value.square().mean().sqrt()) for value in left.values() if value.numel() >= 48)
-        if len(sizes) < 4 or sizes[0] == 0 or sizes[(9 * len(sizes)) // 10] > 1.5 * sizes[len(sizes) // 10]:
-            return
-        idle = torch.cat([left[name][where] for name, where in self._idle.items()]) if self._idle else torch.zeros(0)
-        pool = idle if len(idle) >= 1000 else torch.cat([value.flatten() for value in left.values()])
-        kurtosis = float((pool - pool.mean()).pow(4).mean() / pool.var() ** 2)
-        if abs(kurtosis - 3) < 0.5:
-            yield Cause("noise", f"noise: every tensor is off by about {median(sizes):.2g}, also where the gradient is "
-                        f"zero, as normal noise would be (kurtosis {kurtosis:.2f})", TRACED)  # fmt: skip
-
-    @cached_property
-    def _idle(self) -> dict[str, Tensor]:
-        """Where (as masks) no page of the client moves a number: rows of tables that nothing looks up."""
-        whole = (tuple(range(len(self.trial.truth.examples))),)
-        gradient = replace(self.trial, batches=whole).gradient
-        still = {name: value == 0 for name, value in gradient.items() if value.ndim > 1}
-        # A of LoRA stands still as a whole where B is 0, and moves from the second step on.
-        return {name: where for name, where in still.items() if bool(where.any()) and not bool(where.all())}
-
-    def _rows(self) -> Iterator[Cause]:
-        """Rows of the tables of tokens and coordinates that moved, beyond decay, against those that the pages use."""
-        trial, spare, lacking, either = self.trial, 0, 0, 0
-        tokens, axes = tables_of(trial.truth.model)
-        for name in (tokens, *axes.values()):
-            if name not in trial.sent or name not in self._idle:
-                continue
-            start, sent = trial.start[name], trial.sent[name].double()
-            left = (sent - self._shrunk * start).abs() > 4 * EPSILON * start.abs().clamp_min(1e-30)
-            moved, looked_up = left.any(1), ~self._idle[name].all(1)
-            if float(moved.double().mean()) < 0.9:  # else the table is the output layer, too, or nothing is told apart
-                spare, lacking = spare + int((moved & ~looked_up).sum()), lacking + int((looked_up & ~moved).sum())
-                either += int((moved | looked_up).sum())
-        if spare + lacking > 0.1 * either:
-            yield Cause("pages", f"pages: {spare} tokens or coordinates moved that these pages do not have, and "
-                        f"{lacking} of theirs did not; are they other pages or questions?", TRACED)  # fmt: skip
-
-    @cached_property
-    def _shrunk(self) -> float:
-        """Share of a weight that decay took where no page moves it."""
-        ratios = [
-            (self.trial.sent[name].double()[where] / self.trial.start[name][where]).flatten()
-            for name, where in self._idle.items()
-        ]
-        known = torch.cat(ratios) if ratios else torch.zeros(0)
-        known = known[torch.isfinite(known)]
-        return float(known.median()) if len(known) >= 100 else 0.0
-
-    def _dropout(self) -> Iterator[Cause]:
-        """Replays with masks drawn here: is what was sent as far from them as they are from one another?"""
-        trial = self.trial
-        if dropout_rate(trial.truth.model.module) <= 0 or self.taken + 4 * len(trial.batches) > MOST_STEPS:
-            return
-        self.taken += 4 * len(trial.batches)
-        drawn = [trial.delta(masks=seed) for seed in range(4)]
-        among = median(gap(one, other, trial.alive) for one, other in permutations(drawn, 2))
-        away = median(gap(trial.sent, one, trial.alive) for one in drawn)
-        middle = median(gap(one, self.ours, trial.alive) for one in drawn)
-        distance = gap(trial.sent, self.ours, trial.alive)
-        if all(0.6 < ratio < 1.7 for ratio in (away / among, distance / middle)):
-            yield Cause("dropout", "dropout: what was sent is as far from replays with dropout as these are from one "
-                        f"another ({away**0.5:.2f} and {among**0.5:.2f}); the client's masks cannot be known",
-                        TRACED - 1)  # fmt: skip
-        elif trial.plan.dropout:
-            yield Cause("dropout", "dropout: it was on, as described, and its masks cannot be known, but replays with "
-                        "other masks are not as far off", FITTING - 2)  # fmt: skip
-
     # Other plans, tried.
 
     def _rates(self) -> Iterator[Cause]:
@@ -254,8 +100,13 @@ class Diagnosis:
         if rate and self._tried(trial):
             yield _reproduced("learning rate", f"learning_rate={rate:g}")
         elif cosine > ALIKE:
-            yield Cause("learning rate", f"learning rate or loss scale: what was sent is {factor:.3g} times what the "
-                        f"plan gives (cosine {cosine:.4f})", FITTING - 1)  # fmt: skip
+            alone = ", or gradients of single examples clipped, as Opacus does" * (factor < 1 and self._batched_up)
+            yield Cause("learning rate", f"learning rate or loss scale{alone}: what was sent is {factor:.3g} times "
+                        f"what the plan gives (cosine {cosine:.4f})", FITTING - 1)  # fmt: skip
+
+    @property
+    def _batched_up(self) -> bool:
+        return max(map(len, self.trial.batches), default=0) > 1
 
     def fitted(self, trial: ImitatedRound) -> tuple[ImitatedRound, float]:
         """The trial with the learning rate that comes closest, rounded where that is as close; 0.0 if there is none."""
@@ -268,7 +119,7 @@ class Diagnosis:
             if abs(factor - 1) < 1e-4:
                 break
         rate = trial.plan.learning_rate
-        short = _rounded(rate)
+        short = rounded(rate)
         rate = short if abs(short / rate - 1) < 5e-3 else rate
         return trial.planned(learning_rate=rate), rate
 
@@ -305,7 +156,7 @@ class Diagnosis:
     def _decayed(self) -> Iterator[Cause]:
         stated = self.trial.steps.optimiser.decayed(len(self.trial.batches))
         slack = 0.02 * max(self._shrunk, stated) + EPSILON
-        if self._idle and self._shrunk >= -slack and abs(self._shrunk - stated) > slack:
+        if self._idle and -slack <= self._shrunk < 1 and abs(self._shrunk - stated) > slack:
             yield Cause("weight decay", f"weight decay: weights that no page moves shrank by {self._shrunk:.2g}, as a "
                         f"decay of {self.decay:.2g} at this rate would; the plan says "
                         f"{self.trial.plan.weight_decay:g}", FITTING - 2)  # fmt: skip
@@ -327,7 +178,7 @@ class Diagnosis:
 
     def _means(self) -> Tries:
         other = "tokens" if self.trial.batching.mean == "examples" else "examples"
-        if any("labels" in e.tensors for e in self.trial.truth.inputs) and max(map(len, self.trial.batches)) > 1:
+        if any("labels" in e.tensors for e in self.trial.truth.inputs) and self._batched_up:
             yield _reproduced("mean", f"mean={other}"), self._batched(mean=other)
 
     def _batched(self, **changes: Any) -> ImitatedRound:
@@ -377,14 +228,3 @@ class Diagnosis:
 
 def _reproduced(key: str, option: str) -> Cause:
     return Cause(key, f"{key}: with --local {option} the self-test passes", REPRODUCED)
-
-
-def _rounded(value: float) -> float:
-    """To two digits."""
-    return float(f"{value:.1e}")
-
-
-def _on_grid(arrays: Mapping[str, np.ndarray], kind: torch.dtype) -> bool:
-    """Whether every number is one of the half precision ``kind``."""
-    tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays.values())
-    return all(tensor.dtype == kind or torch.equal(tensor.to(kind).to(tensor.dtype), tensor) for tensor in tensors)

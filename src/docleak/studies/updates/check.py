@@ -10,9 +10,11 @@ from docleak.attacks.gradients.algebra.bag import tables_of
 from docleak.attacks.gradients.selftest import SelfTest
 from docleak.spec import counted_words
 from docleak.studies.updates.case import SAME, UpdateCase
-from docleak.studies.updates.causes import Cause, Diagnosis
+from docleak.studies.updates.causes import Diagnosis
 from docleak.studies.updates.round import ImitatedRound
 from docleak.studies.updates.secure import is_secure
+from docleak.studies.updates.told import unlike
+from docleak.studies.updates.traces import Cause
 from docleak.training.objectives.tasks import QUESTIONS
 
 #: Steps and examples up to which the self-test imitates a client's whole round.
@@ -58,7 +60,10 @@ def imitable(taken: ImitatedRound) -> bool:
 
 def diagnosed(case: UpdateCase, others: Others) -> tuple[Cause, ...]:
     """Possible causes, the most probable first."""
-    return Diagnosis(case.round, case.update.received(), case.update.start(), case.unsent, others()).causes()
+    update = case.update
+    return Diagnosis(
+        case.round, update.received(), update.start(), case.unsent, update.kind, unlike(update), others=others()
+    ).causes()
 
 
 def _of_round(case: UpdateCase, test: SelfTest | None, *, tested: bool) -> list[str]:
@@ -96,7 +101,7 @@ def _of_round(case: UpdateCase, test: SelfTest | None, *, tested: bool) -> list[
 
 def _of_examples(case: UpdateCase) -> list[str]:
     reported, there = case.update.examples, len(case.examples)
-    if case.update.kind == "gradient" or not reported or reported == there:
+    if case.update.kind == "gradient" or reported in (0, there, len(case.round.truth.examples)):
         return []
     return [
         f"The client reported {counted_words(reported, 'example')}, and these pages have {there} (on "

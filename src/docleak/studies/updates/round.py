@@ -72,12 +72,13 @@ class ImitatedRound:
     batching: Batching
     batches: Batches
     rates: tuple[float, ...] = ()  # of the steps, as shares of the plan's
+    undecayed: frozenset[str] = frozenset()  # weights that do not decay
 
     @classmethod
     def of(
         cls, model: DocumentModel, sent: Named, plan: LocalPlan, batching: Batching, pages: Sequence[Page],
         examples: Sequence[Example], batches: Batches, rates: tuple[float, ...] = (),
-        truths: dict[tuple[int, ...], Truth] | None = None,
+        undecayed: frozenset[str] = frozenset(), truths: dict[tuple[int, ...], Truth] | None = None,
     ) -> ImitatedRound:  # fmt: skip
         """Of the examples in ``batches`` and the pages that these are about, which are numbered anew.
 
@@ -91,7 +92,8 @@ class ImitatedRound:
         steps = tuple(tuple(place[number] for number in batch) for batch in batches)
         truth = Truth(model, picked(pages, shown), asked)
         truth = truth if truths is None else truths.setdefault(tuple(used), truth)
-        return cls(truth, {name: value.to(truth.device) for name, value in sent.items()}, plan, batching, steps, rates)
+        there = {name: value.to(truth.device) for name, value in sent.items()}
+        return cls(truth, there, plan, batching, steps, rates, undecayed)
 
     @property
     def steps(self) -> ImitatedSteps:
@@ -101,8 +103,8 @@ class ImitatedRound:
 
     @property
     def optimiser(self) -> Optimiser:
-        """The plan's, with the rates of its steps."""
-        return replace(optimiser_of(self.plan), schedule=self.rates)
+        """The plan's, with the rates of its steps and what it decays."""
+        return replace(optimiser_of(self.plan), schedule=self.rates, undecayed=self.undecayed)
 
     def as_gradient(self, steps: float) -> dict[str, Tensor]:
         """What was sent in the units of a gradient, if the client took so many steps."""
@@ -156,9 +158,10 @@ class ImitatedRound:
     def delta(self, *, masks: int | None = None) -> dict[str, Tensor]:
         """theta_0 - theta_K of this plan (float64), with dropout masks drawn from the seed ``masks``, or without."""
         optimiser, steps = self.steps.optimiser, len(self.batches)
-        scale, share = optimiser.learning_rate * steps, optimiser.decayed(steps)
+        scale = optimiser.learning_rate * steps
         return {
-            name: scale * value.double() + (share * self.start[name] if bool(value.any()) else 0.0)
+            name: scale * value.double()
+            + (optimiser.decayed(steps, name) * self.start[name] if bool(value.any()) else 0.0)
             for name, value in self._moved(masks).items()
         }
 

@@ -27,12 +27,12 @@ ALARM = 1e-4
 
 def is_secure(update: CapturedUpdate) -> bool:
     """Whether it was captured under secure aggregation."""
-    return bool(update.details.get("secure"))
+    return bool(update.ours.get("secure"))
 
 
 def is_masked(update: CapturedUpdate) -> bool:
     """Whether it is one silo's masked words; the other updates of such a capture are sums."""
-    return bool(update.details.get("masked"))
+    return bool(update.ours.get("masked"))
 
 
 def hiding(case: UpdateCase) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
                 f"{', client ' + missing[0] if missing else ''}."
             )
         asked = [update for update in there if not wanted or update.client in wanted]
-        if private := [update.client for update in asked if update.details.get("privacy")]:
+        if private := [update.client for update in asked if update.ours.get("privacy")]:
             raise FederationError(
                 f"{', '.join(private)} trained under a privacy plan: what they drew and their noise are secret, so no "
                 "true input reproduces what they sent and nothing could be measured. Audit a training without "

@@ -15,8 +15,10 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models.base import DocumentModel, Encoded
 from docleak.models.vlm.model import VisionLanguage
-from docleak.studies.updates.case import UpdateCase, named_as, plan_of, sent_by
+from docleak.studies.updates.case import UpdateCase, named_as, sent_by
 from docleak.studies.updates.round import ImitatedRound, Truth, assumed, optimiser_of
+from docleak.studies.updates.secure import is_secure
+from docleak.studies.updates.told import plan_of
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.objectives.tasks import QUESTIONS
 
@@ -32,7 +34,7 @@ def words_of(case: UpdateCase, others: Sequence[CapturedUpdate] = (), local: str
     if case.plan.objective != QUESTIONS:
         return {"failed": f"the objective {case.plan.objective!r} masks words at random, so the truth is not known"}
     steps: float = case.replay.trained.steps if case.replay.trained else len(case.batches)
-    resolution = case.update.details.get("resolution")
+    resolution = case.update.ours.get("resolution") if is_secure(case.update) else None
     if resolution is not None:  # a sum, whose clients do not say how many steps they took
         steps = steps_by_decay(case.model, case.round.sent, optimiser_of(case.plan)) or steps
     return words_in(case.round, steps, float(resolution or 0.0), [_sent(case, other, local) for other in others], case)

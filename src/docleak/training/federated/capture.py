@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -78,13 +78,21 @@ class CapturedUpdate:
         return {self.names.get(name, name): value for name, value in values.items()}
 
     @property
+    def ours(self) -> Mapping[str, Any]:
+        """``details`` as docleak's own training writes them; {} of another program, whose seed, privacy or resolution
+        are words of its own."""
+        return {} if "recorded_by" in self.details else self.details
+
+    @property
     def name(self) -> str:
         """What tells this update from the others of the capture, for people."""
         return f"round {self.round}, client {self.client}"
 
     def start(self) -> dict[str, NDArray[Any]]:
-        """The weights the server sent, theta_t."""
-        return self._named(_loaded(self.folder / f"{START}{ARRAYS}"))
+        """The weights the server sent, theta_t. Raises FederationError where values are not finite."""
+        arrays = self._before()
+        _refuse(f"{self.name}, the weights before", _infinite(arrays))
+        return arrays
 
     def start_shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the weights the server sent, by name."""
@@ -93,6 +101,9 @@ class CapturedUpdate:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the arrays that came, by name; fewer than those of ``start`` where the client sends only a part."""
         return self._named(_shapes(self.folder / f"{_encoded(self.client)}{ARRAYS}"))
+
+    def _before(self) -> dict[str, NDArray[Any]]:
+        return self._named(_loaded(self.folder / f"{START}{ARRAYS}"))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return self._named(_loaded(self.folder / f"{_encoded(self.client)}{ARRAYS}"))
@@ -336,7 +347,8 @@ def naming(found: Shapes, orders: Sequence[Shapes]) -> dict[str, str]:
 
     ``orders`` are the known arrays in the orders in which a list of them may have been sent; all names of the first
     are known. A name stands for itself, or for the one that is the same without PREFIXES and the ".default" of peft's
-    adapters. A list of numbers stands for the first order whose shapes are those of the list.
+    adapters, and without parts that all begin with where that makes all of them known ("net." of somebody's own
+    wrapper). A list of numbers stands for the first order whose shapes are those of the list.
     """
     known = {name: shape for order in orders for name, shape in order.items()}
     if found and not set(found) & set(known) and all(NUMBERED.fullmatch(name) for name in found):
@@ -346,13 +358,22 @@ def naming(found: Shapes, orders: Sequence[Shapes]) -> dict[str, str]:
         return dict(zip(listed, next(fits, {}), strict=False))
     count = Counter(map(plain, known))
     bare = {plain(name): name for name in known if count[plain(name)] == 1}
-    came = Counter(plain(name) for name in found)
+    wrapper = _wrapper(found, bare)
+    came = {name: plain(name[len(wrapper) :]) for name in found}
+    times = Counter(came.values())
     names = {}
     for name in found:
-        other = name if name in known else bare.get(plain(name), "")
-        if other and (name == other or (came[plain(name)] == 1 and found[name] == known[other])):
+        other = name if name in known else bare.get(came[name], "")
+        if other and (name == other or (times[came[name]] == 1 and found[name] == known[other])):
             names[name] = other
     return names
+
+
+def _wrapper(found: Collection[str], bare: Collection[str]) -> str:
+    """The parts that all names of ``found`` begin with, and without which all of them are ``bare``; "" for none."""
+    parts = next(iter(found), "").split(".")
+    starts = (".".join((*parts[:count], "")) for count in range(len(parts)))
+    return next((p for p in starts if all(n.startswith(p) and plain(n[len(p) :]) in bare for n in found)), "")
 
 
 def plain(name: str) -> str:

@@ -13,8 +13,11 @@ from transformers import TrainerCallback
 from docleak.models.base import IGNORED, dropout_rate, trainable
 from docleak.training.taps.recorder import Recorder, Sent
 
-#: torch's classes by the names of LocalPlan.
+#: torch's classes by the names of LocalPlan, and what of them is imitated: settings with these values alone.
 OPTIMISERS = {"AdamW": "adamw", "SGD": "sgd"}
+IMITATED = {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False, "momentum": 0, "nesterov": False, "maximize": False}
+#: Half precision, as Trainer's arguments call it.
+HALF = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class TrainerTap(TrainerCallback):  # type: ignore[misc]
@@ -32,11 +35,13 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         self._rates: list[float] = []
         self._batches: list[list[int]] = []
         self._labels = ""
+        self._continued: list[str] = []
         self._restore: Callable[[], None] = lambda: None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Copy the weights before."""
+        """Copy the weights before, and note whether the optimiser has a state of earlier steps."""
         if state.is_world_process_zero:
+            self._safely(lambda: self._continue(state, kwargs.get("optimizer")))
             self._safely(lambda: self._begin(model, kwargs.get("train_dataloader"), kwargs.get("processing_class")))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
@@ -59,6 +64,11 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         except Exception as fault:  # a user's training must not end because it is watched
             self._start = {}
             self.recorder.warn(f"this training's epoch is not recorded: {type(fault).__name__}: {fault}")
+
+    def _continue(self, state: Any, optimizer: Any) -> None:
+        kept = getattr(optimizer, "state", None) or {}
+        if any(isinstance(value, Tensor) and bool(value.any()) for one in kept.values() for value in one.values()):
+            self._continued = [f"optimiser: its state after {state.global_step} earlier steps"]
 
     def _begin(self, model: Any, loader: Any, processing: Any) -> None:
         self._start = _copied(model)
@@ -91,8 +101,10 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         if self._labels:
             details["labels"] = self._labels
         details |= {"steps": steps, "learning_rates": self._rates, **self._source(model)}
-        if args.world_size > 1:
-            details["processes"] = args.world_size
+        if names := _undecayed(model, optimizer):
+            details["undecayed"] = names
+        if told := [*_not_imitated(args, model, optimizer), *self._continued]:
+            details["not_imitated"] = told
         self.recorder.record(Sent(
             1, self.client, start, received, details=details, kind=self.recorder.kind,
             examples=len({number for batch in details.get("batches", ()) for number in batch}),
@@ -149,22 +161,56 @@ def _copied(model: nn.Module) -> dict[str, Tensor]:
 def _told(args: Any, model: nn.Module, optimizer: Any) -> dict[str, Any]:
     """What Trainer knows of its steps, by the names of LocalPlan; of an optimiser that is not imitated, its class."""
     inner = getattr(optimizer, "optimizer", optimizer)
-    groups, kind = inner.param_groups, OPTIMISERS.get(type(inner).__name__)
-    decays = sorted({float(group.get("weight_decay", 0.0)) for group in groups if group["params"]})
+    decay = max(_values(inner, "weight_decay"), default=0)
+    halves = [HALF[value.dtype] for _, value in trainable(model) if value.dtype in HALF]
     told: dict[str, Any] = {
-        "recorded_by": "docleak.TrainerTap", "optimizer_class": type(inner).__name__,
-        "learning_rate": float(args.learning_rate), "weight_decay": decays[-1] if decays else 0.0,
+        "recorded_by": "docleak.TrainerTap", "optimiser": OPTIMISERS.get(type(inner).__name__, type(inner).__name__),
+        "learning_rate": float(args.learning_rate), "weight_decay": float(decay),
         "batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
         "epochs": 1, "max_norm": float(args.max_grad_norm or 0.0), "dropout": dropout_rate(model) > 0,
-        "precision": "fp16" if args.fp16 else "bf16" if args.bf16 else "float32",
+        "precision": halves[0] if halves else "fp16" if args.fp16 else "bf16" if args.bf16 else "float32",
     }  # fmt: skip
-    if kind and not any(group.get("momentum") for group in groups):
-        told["optimiser"] = kind
     if args.per_device_train_batch_size == 1:  # accumulated gradients of examples that no others are padded to
         told["padding"] = "none"
-    if len(decays) > 1:
-        told["weight_decays"] = decays
     return told
+
+
+def _not_imitated(args: Any, model: nn.Module, optimizer: Any) -> list[str]:
+    """What of this training an audit does not repeat, a sentence a cause, as ``details`` of a capture have it."""
+    inner = getattr(optimizer, "optimizer", optimizer)
+    said = []
+    for key, usual in IMITATED.items() if type(inner).__name__ in OPTIMISERS else ():
+        if others := [value for value in _values(inner, key) if value != usual]:
+            said.append(f"optimiser: {key} {others[-1]}")
+    for key, what in (("weight_decay", "weight decay"), ("initial_lr", "learning rate")):
+        others = [value for value in _values(inner, key) if value or key != "weight_decay"]  # "undecayed" says of none
+        if len(others) > 1:
+            said.append(f"{what}: {' and '.join(f'{value:g}' for value in others)}, of some weights each")
+    parts, size = args.gradient_accumulation_steps, args.per_device_train_batch_size
+    if parts > 1 and size > 1:
+        said.append(f"padding: steps add up {parts} batches of {size}, each padded and averaged alone")
+    if args.world_size > 1:
+        said.append(f"batches: {args.world_size} processes, of which one was watched")
+    if args.label_smoothing_factor:
+        said.append(f"loss: labels smoothed by {args.label_smoothing_factor:g}")
+    if args.neftune_noise_alpha:
+        said.append(f"noise: NEFTune's, alpha {args.neftune_noise_alpha:g}")
+    return said
+
+
+def _undecayed(model: nn.Module, optimizer: Any) -> list[str]:
+    """Names of what is trained without decay, where other weights decay."""
+    groups = getattr(optimizer, "optimizer", optimizer).param_groups
+    still = {id(value) for group in groups if not group.get("weight_decay") for value in group["params"]}
+    names = [name for name, value in trainable(model) if id(value) in still]
+    return names if any(group.get("weight_decay") for group in groups if group["params"]) else []
+
+
+def _values(optimizer: Any, key: str) -> list[Any]:
+    """What an optimiser's groups of weights have as ``key``, each value once."""
+    values = [group[key] for group in optimizer.param_groups if group["params"] and key in group]
+    return list(dict.fromkeys(float(v) if isinstance(v, Tensor) else tuple(v) if isinstance(v, list) else v
+                              for v in values))  # fmt: skip
 
 
 def _watched(sampler: Any, batches: list[list[int]]) -> Callable[[], None]:

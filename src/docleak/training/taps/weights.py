@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from docleak.errors import FederationError, ModelError
-from docleak.files import Stamps, read_json_object, stamps
-from docleak.models.files import WEIGHTS, tensors_in
+from docleak.files import Stamps, stamps
+from docleak.models.files import WEIGHTS, shards, tensors_in
 from docleak.training.federated.capture import CapturedUpdate, naming
 
 #: Adapters' files, before a whole model's.
@@ -36,17 +36,16 @@ class WeightsPair(CapturedUpdate):
         """For people."""
         return f"{self.before} and {self.after}"
 
-    def start(self) -> dict[str, NDArray[Any]]:
-        """The weights before."""
-        return self._named(weights_in(self.before))
-
     def start_shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the weights before, by name."""
-        return {name: value.shape for name, value in self.start().items()}
+        return {name: value.shape for name, value in self._before().items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the weights after, by name."""
         return {name: value.shape for name, value in self._arrays().items()}
+
+    def _before(self) -> dict[str, NDArray[Any]]:
+        return self._named(weights_in(self.before))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return self._named(_after(self.before, self.after))
@@ -73,19 +72,14 @@ def weights_pair(before: Path, after: Path) -> WeightsPair:
 
 def weights_in(source: Path) -> Mapping[str, NDArray[Any]]:
     """Floating-point tensors by name, as float32 or wider: of a .safetensors file, a state that torch.save wrote
-    (loaded with weights_only, so that nothing in it is run), or a folder that save_pretrained wrote."""
+    (loaded with weights_only, so that nothing in it is run), an index of shards, or a folder of save_pretrained."""
     return _weights_in(source, stamps(source))
 
 
 @lru_cache(maxsize=2)
 def _weights_in(source: Path, files: Stamps) -> Mapping[str, NDArray[Any]]:
     try:
-        if source.is_dir():
-            tensors = _of_folder(source)
-        elif source.is_file():
-            tensors = tensors_in(source)
-        else:
-            raise FederationError(f"{source} is not there; expected a file or folder of weights.")
+        tensors = {name: value for file in _files_of(source) for name, value in tensors_in(file).items()}
     except ModelError as fault:
         raise FederationError(str(fault)) from fault
     for key in NESTED:
@@ -103,15 +97,17 @@ def _weights_in(source: Path, files: Stamps) -> Mapping[str, NDArray[Any]]:
     return arrays
 
 
-def _of_folder(folder: Path) -> dict[str, Tensor]:
-    there = [name for name in FILES if (folder / name).is_file()]
-    if not there:
-        raise FederationError(f"{folder} has no weights; expected one of {', '.join(FILES)} in it.")
-    if not there[0].endswith(".index.json"):
-        return tensors_in(folder / there[0])
-    index = read_json_object(folder / there[0], error=FederationError, advice="Save the model again.")
-    shards = sorted({Path(str(name)).name for name in dict(index.get("weight_map", {})).values()})
-    return {name: value for shard in shards for name, value in tensors_in(folder / shard).items()}
+def _files_of(source: Path) -> list[Path]:
+    """The files that hold the weights of a file, of an index of shards, or of a folder; FederationError without any."""
+    file = source
+    if source.is_dir():
+        there = [name for name in FILES if (source / name).is_file()]
+        if not there:
+            raise FederationError(f"{source} has no weights; expected one of {', '.join(FILES)} in it.")
+        file = source / there[0]
+    elif not source.is_file():
+        raise FederationError(f"{source} is not there; expected a file or folder of weights.")
+    return shards(str(file.parent), file, None) if file.name.endswith(".index.json") else [file]
 
 
 def _after(before: Path, after: Path) -> dict[str, NDArray[Any]]:

@@ -1,0 +1,257 @@
+"""What a cause leaves behind in what a client sent, without another plan tried: kind, sign, precision, noise, pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.algebra.bag import tables_of
+from docleak.attacks.gradients.local_steps import EPSILON
+from docleak.models.base import dropout_rate
+from docleak.spec import split_name
+from docleak.studies.updates.round import ImitatedRound, agreement, gap
+
+#: Weights of a cause: a plan that reproduces what was sent; a trace of its own; a trace that others leave, too.
+REPRODUCED, TRACED, FITTING = 12.0, 8.0, 4.0
+#: Optimiser steps that all replays of one client may take together.
+MOST_STEPS = 150
+#: Cosine from which two updates count as the same but for their length.
+ALIKE = 0.99
+#: Cosine from which one of two updates points where the other does.
+DIRECTED = 0.8
+#: Cosine below which what was sent points against what any optimiser would make of these pages.
+AGAINST = -0.5
+#: Weights that no page moves, from which something is said of them all.
+LEAST = 1000
+
+
+@dataclass(frozen=True)
+class Cause:
+    """``key`` is its name, ``sentence`` what was seen of it; ``reproduces``: a plan with it passes the self-test."""
+
+    key: str
+    sentence: str
+    weight: float
+
+    @property
+    def reproduces(self) -> bool:
+        return self.weight >= REPRODUCED
+
+
+@dataclass
+class Traces:
+    """``trial`` is the round under the plan as it was described.
+
+    ``received`` are the arrays as they came, called ``kind`` by who recorded them, ``begun`` those that the server
+    sent, and ``unsent`` trainable parameters that did not come. ``told`` is what the capture says of the training that
+    no plan imitates.
+    """
+
+    trial: ImitatedRound
+    received: Mapping[str, np.ndarray]
+    begun: Mapping[str, np.ndarray]
+    unsent: Sequence[str] = ()
+    kind: str = ""
+    told: Sequence[str] = ()
+    taken: int = 0
+
+    @cached_property
+    def ours(self) -> dict[str, Tensor]:
+        """What the plan gives."""
+        return self.trial.replayed
+
+    @cached_property
+    def factor(self) -> tuple[float, float]:
+        """What times ``ours`` is closest to what was sent, and their cosine."""
+        return agreement(self.trial.sent, self.ours, self.trial.alive)
+
+    def _traces(self) -> Iterator[Cause]:
+        for said in self.told:
+            yield Cause(split_name(said)[0], f"{said}, as recorded, which is not imitated", TRACED + 2)
+        yield from self._kind()
+        yield from self._precision()
+        yield from self._partial()
+        yield from self._clipped()
+        noise = [*self._noise()]
+        yield from noise
+        if not noise:
+            yield from self._rows()
+            yield from self._dropout()
+        test = self.trial.test(causes=True)
+        for said in test.causes if test else ():
+            if said.startswith(("pixel normalisation", "label mask", "tied weights")):
+                yield Cause(split_name(said)[0], said, TRACED)
+
+    def _partial(self) -> Iterator[Cause]:
+        trial = self.trial
+        still = [name for name in trial.alive if not bool(trial.sent[name].any())]
+        count = len(trial.sent) + len(self.unsent)
+        if self.unsent:
+            yield Cause("partial", f"partial send: {len(self.unsent)} of {count} tensors did not come, first "
+                        f"{self.unsent[0]}", TRACED + 1)  # fmt: skip
+        if still:
+            yield Cause("partial", f"partial training: {len(still)} of {count} tensors did not move, first "
+                        f"{still[0]}; were they frozen?", TRACED + 1)  # fmt: skip
+
+    def _kind(self) -> Iterator[Cause]:
+        """Arrays of another kind than they are called, or of the other sign."""
+        names = self.received.keys() & self.begun.keys()
+        pairs = ((self.received, self.begun), (self.received, self.received), (self.begun, self.begun))
+        both, length, begun = (sum(_dot(one[name], other[name]) for name in names) for one, other in pairs)
+        same = both / (length * begun) ** 0.5 if length * begun else 0.0
+        there = {name: ours.device for name, ours in self.ours.items() if name in self.received}
+        came = {name: torch.from_numpy(self.received[name]).to(device) for name, device in there.items()}
+        moved = agreement(came, self.ours, [name for name in self.trial.alive if name in came])[1]
+        if self.kind == "weights" and same < 0.5 and (abs(moved) > DIRECTED or self._zeros(came)):
+            yield Cause("kind", f"kind: what came as weights is not like the weights before (cosine {same:.2f}); it is "
+                        "a difference or a gradient: give the weights after, or record it so", TRACED + 3)  # fmt: skip
+        elif self.kind in ("delta", "gradient") and same > ALIKE and 0.25 < length / begun < 4:
+            yield Cause("kind", f"kind: what came as a {self.kind} is like the weights before (cosine {same:.3f}); it "
+                        "is the weights after, and has to be recorded as weights", TRACED + 3)  # fmt: skip
+        elif self.factor[1] < AGAINST:
+            why = {
+                "weights": "were the weights before and after exchanged?",
+                "delta": "a delta is the weights before less those after",
+                "gradient": "a gradient is that of the loss, and not a step down",
+            }
+            yield Cause("sign", f"sign: what was sent points against what the plan gives (cosine "
+                        f"{self.factor[1]:.2f}); {why.get(self.kind, 'is it the other one?')}", TRACED + 3)  # fmt: skip
+
+    def _zeros(self, came: Mapping[str, Tensor]) -> bool:
+        """Whether what came is zero wherever no page moves a weight, and these weights are not."""
+        pools = [(came[n][where], self.trial.start[n][where]) for n, where in self._idle.items() if n in came]
+        there = sum(int((start != 0).sum()) for _, start in pools)
+        return there >= LEAST and not any(bool(value[start != 0].any()) for value, start in pools)
+
+    def _precision(self) -> Iterator[Cause]:
+        for kind, name in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):  # few of fp16 are of bf16, not reversely
+            if not self.received or not _on_grid(self.received, kind):
+                continue
+            if _on_grid(self.begun, kind):
+                yield Cause("precision", f"precision: the weights before and what came are all numbers of {name}: what "
+                            "a step moves by less than its rounding is lost", TRACED + 1)  # fmt: skip
+            else:
+                yield Cause("precision", f"precision: every number that came is one of {name}, and the weights that "
+                            "were sent are not; the rounding hides small gradients", TRACED + 1)  # fmt: skip
+            return
+        factor, cosine = self.factor
+        if cosine > 0.999 and abs(factor - 1) < 0.02:
+            yield Cause("precision", f"precision: what was sent differs from what the plan gives by little (cosine "
+                        f"{cosine:.5f}), as after computing in half precision, or with other betas, another epsilon or "
+                        "a decay of some weights alone", FITTING)  # fmt: skip
+
+    def _clipped(self) -> Iterator[Cause]:
+        """An update that was scaled down as a whole after training."""
+        factor, trial = self.factor[0], self.trial
+        scaled = {name: factor * value for name, value in self.ours.items()}
+        if not 0 < factor < 0.999 or gap(trial.sent, scaled, trial.alive) > 1e-4:
+            return
+        norm = sum(float(value.double().square().sum()) for value in trial.sent.values()) ** 0.5
+        round_norm = abs(rounded(norm) / norm - 1) < 1e-4
+        yield Cause("clipping", f"clipping: what was sent is {factor:.4g} times what the plan gives, to a norm of "
+                    f"{norm:.5g}", TRACED if round_norm else FITTING)  # fmt: skip
+
+    def _noise(self) -> Iterator[Cause]:
+        """What is left is equally large in every tensor, wherever the gradient points, and normally distributed; or
+        every weight moves that no page does, up as often as down: what AdamW makes of noise in their gradients."""
+        factor, cosine = self.factor
+        scale = factor if cosine > 0.5 else 0.0
+        left = {name: value.double() - scale * self.ours[name] for name, value in self.trial.sent.items()}
+        idle = torch.cat([left[name][where] for name, where in self._idle.items()]) if self._idle else torch.zeros(0)
+        size = float(idle.square().mean().sqrt()) if len(idle) >= LEAST else 0.0
+        up, still = (float(mask.double().mean()) for mask in (idle > 0, idle.abs() < 0.01 * size))
+        if self.trial.plan.optimiser == "adamw" and size > 0.1 * self.trial.plan.learning_rate:
+            if still < 0.1 and abs(up - 0.5) < 0.1:
+                yield Cause("noise", f"noise: weights that no page moves moved all the same, up as often as down, by "
+                            f"about {size:.2g}, as of noise in their gradients", TRACED)  # fmt: skip
+            return
+        sizes = sorted(float(value.square().mean().sqrt()) for value in left.values() if value.numel() >= 48)
+        if len(sizes) < 4 or sizes[0] == 0 or sizes[(9 * len(sizes)) // 10] > 1.5 * sizes[len(sizes) // 10]:
+            return
+        pool = idle if len(idle) >= LEAST else torch.cat([value.flatten() for value in left.values()])
+        kurtosis = float((pool - pool.mean()).pow(4).mean() / pool.var() ** 2)
+        if abs(kurtosis - 3) < 0.5:
+            yield Cause("noise", f"noise: every tensor is off by about {median(sizes):.2g}, also where the gradient is "
+                        f"zero, as normal noise would be (kurtosis {kurtosis:.2f})", TRACED)  # fmt: skip
+
+    @cached_property
+    def _idle(self) -> dict[str, Tensor]:
+        """Where (as masks) no page of the client moves a number: rows of tables that nothing looks up."""
+        whole = (tuple(range(len(self.trial.truth.examples))),)
+        gradient = replace(self.trial, batches=whole).gradient
+        still = {name: value == 0 for name, value in gradient.items() if value.ndim > 1}
+        # A of LoRA stands still as a whole where B is 0, and moves from the second step on.
+        return {name: where for name, where in still.items() if bool(where.any()) and not bool(where.all())}
+
+    def _rows(self) -> Iterator[Cause]:
+        """Rows of the tables of tokens and coordinates that moved, beyond decay, against those that the pages use."""
+        trial, spare, lacking, either = self.trial, 0, 0, 0
+        tokens, axes = tables_of(trial.truth.model)
+        for name in (tokens, *axes.values()):
+            if name not in trial.sent or name not in self._idle:
+                continue
+            start, sent = trial.start[name], trial.sent[name].double()
+            left = (sent - self._shrunk * start).abs() > 4 * EPSILON * start.abs().clamp_min(1e-30)
+            moved, looked_up = left.any(1), ~self._idle[name].all(1)
+            if float(moved.double().mean()) < 0.9:  # else the table is the output layer, too, or nothing is told apart
+                spare, lacking = spare + int((moved & ~looked_up).sum()), lacking + int((looked_up & ~moved).sum())
+                either += int((moved | looked_up).sum())
+        if spare + lacking > 0.1 * either:
+            yield Cause("pages", f"pages: {spare} tokens or coordinates moved that these pages do not have, and "
+                        f"{lacking} of theirs did not; are they other pages or questions?", TRACED)  # fmt: skip
+
+    @cached_property
+    def _shrunk(self) -> float:
+        """Share of a weight that decay took where no page moves it; 0.0 where it is not about the same of all."""
+        ratios = [
+            (self.trial.sent[name].double()[where] / self.trial.start[name][where]).flatten()
+            for name, where in self._idle.items()
+        ]
+        known = torch.cat(ratios) if ratios else torch.zeros(0)
+        known = known[torch.isfinite(known)]
+        if len(known) < 100:
+            return 0.0
+        share = float(known.median())
+        spread = float((known - share).abs().median())
+        return share if spread < max(EPSILON, 0.5 * abs(share)) else 0.0
+
+    def _dropout(self) -> Iterator[Cause]:
+        """Replays with masks drawn here: is what was sent as far from them as they are from one another?"""
+        trial = self.trial
+        if dropout_rate(trial.truth.model.module) <= 0 or self.taken + 4 * len(trial.batches) > MOST_STEPS:
+            return
+        self.taken += 4 * len(trial.batches)
+        drawn = [trial.delta(masks=seed) for seed in range(4)]
+        among = median(gap(one, other, trial.alive) for one, other in permutations(drawn, 2))
+        away = median(gap(trial.sent, one, trial.alive) for one in drawn)
+        middle = median(gap(one, self.ours, trial.alive) for one in drawn)
+        distance = gap(trial.sent, self.ours, trial.alive)
+        if all(0.6 < ratio < 1.7 for ratio in (away / among, distance / middle)):
+            yield Cause("dropout", "dropout: what was sent is as far from replays with dropout as these are from one "
+                        f"another ({away**0.5:.2f} and {among**0.5:.2f}); the client's masks cannot be known",
+                        TRACED - 1)  # fmt: skip
+        elif trial.plan.dropout:
+            yield Cause("dropout", "dropout: it is taken to have been on, unless dropout=no is said, and its masks "
+                        "cannot be known, but replays with other masks are not as far off", FITTING - 2)  # fmt: skip
+
+
+def _dot(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.vdot(one.astype(np.float64), other.astype(np.float64)))
+
+
+def rounded(value: float) -> float:
+    """To two digits."""
+    return float(f"{value:.1e}")
+
+
+def _on_grid(arrays: Mapping[str, np.ndarray], kind: torch.dtype) -> bool:
+    """Whether every number is one of the half precision ``kind``."""
+    tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays.values())
+    return all(tensor.dtype == kind or torch.equal(tensor.to(kind).to(tensor.dtype), tensor) for tensor in tensors)
