@@ -256,6 +256,20 @@ def test_where_no_field_can_be_counted_no_count_is_printed(make_run: MakeRun, tm
         assert "0 of 0" not in text and ": ." not in text
 
 
+def test_words_that_are_not_the_fields_value_count_and_are_said_to_be_words(trained: Run, tmp_path: Path) -> None:
+    fields = len(trained.units()[0]["fields"])
+    read, first = [True] * fields, [True] + [False] * (fields - 1)
+    text = {**TEXT, "fields_by": {"words": read, "answer": first}, "fields_read": read, "fields_seen": read,
+            "token_limit": None}  # fmt: skip
+    otherwise = "a value that the page's OCR words write otherwise: what was read exactly, and is counted, are these"
+    for spelt, count in ((first, fields - 1), ([False, *read[1:]], 0)):
+        record_of(trained, recovered={**text, "fields_spelt": spelt}, size=[64, 64])
+        said = only(trained, tmp_path)
+        assert said["read"] == fields
+        assert (f"{count} of the fields read have {otherwise} words." in said["card"]) == bool(count)
+        assert bool(count) or otherwise not in said["card"], "the answer gave the value of the one"
+
+
 def test_words_behind_the_token_limit_are_counted_apart(trained: Run, tmp_path: Path) -> None:
     fields = len(trained.units()[0]["fields"])
     read = [True, True] + [False] * (fields - 2)
