@@ -67,6 +67,8 @@ def _sentence(model: ModelResult, severity: Severity) -> str:
             f"{begin}nothing can be concluded by reading: {size} the OCR engine reads {which} exactly on the true "
             f"{true} either."
         )
+    if severity is Severity.UNTOLD and not said.of:
+        return f"{begin}no field was counted{pages}, so whether any can be read could not be told."
     if severity is Severity.UNTOLD:
         return (
             f"{begin}none of {fields} was read{pages}, but this is no finding of safety: whether they can be read "
