@@ -126,8 +126,8 @@ class _Tables:
         if position not in view.gradient:
             raise AttackError(
                 f"the closed form needs the gradient of {position} (and is surer with that of {word}), which the "
-                f"client has to train and to send; the view has {len(view.names)} other tensors. Otherwise give question and "
-                "answer."
+                f"client has to train and to send; the view has {len(view.names)} other tensors. Otherwise give "
+                "question and answer."
             )
         offset = int(getattr(decoder.embed_positions, "offset", 0))
         return cls(
