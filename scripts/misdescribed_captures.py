@@ -60,7 +60,7 @@ class Case:
     cause: str = ""  # its key among the causes; "" is a true description
 
 
-#: The twelve of the issue. What differs from BASE in ``client`` is not told, what stands in ``local`` is not true.
+#: What differs from BASE in ``client`` is not told, what stands in ``local`` is not true.
 CASES = (
     Case("rate", local="lr=0.02", cause="learning rate"),
     Case("optimiser", local="optimiser=OTHER", cause="optimiser"),
@@ -69,6 +69,7 @@ CASES = (
     Case("order", client={"order": "reversed"}, cause="order"),
     Case("dropout", client={"dropout": True}, local="dropout=no", cause="dropout"),
     Case("padding", client={"padding": "max_length"}, cause="padding"),
+    Case("padding, rate", client={"padding": "max_length"}, local="lr=0.02", cause="padding"),
     Case("fp16", client={"half": True}, cause="precision"),
     Case("clipped", client={"clip": True}, cause="clipping"),
     Case("noised", client={"noise": True}, cause="noise"),

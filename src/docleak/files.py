@@ -145,11 +145,11 @@ def write_atomically(file: Path, content: bytes) -> None:
         draft.write_bytes(content)
 
 
-def require_place(file: Path) -> None:
-    """RunError where ``write_atomically`` could not put a file: a folder lies there, a file lies where a folder should,
-    or one may not write. Makes nothing."""
+def require_place(file: Path, advice: str = "") -> None:
+    """RunError, with ``advice`` as ``reported`` has it, where ``write_atomically`` could not put a file: a folder lies
+    there, a file lies where a folder should, or one may not write. Makes nothing."""
     there = next(place for place in (file.absolute(), *file.absolute().parents) if place.exists())
-    with reported(file):
+    with reported(file, advice):
         if there == file.absolute():
             if there.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
@@ -241,17 +241,16 @@ def reported_full(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def reported(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals into RunErrors that say what to do."""
+def reported(path: Path, advice: str = "") -> Iterator[None]:
+    """Turn the operating system's refusals into RunErrors that say what to do: ``advice``, or to name another path."""
     try:
         with reported_full(path):
             yield
     except OSError as fault:
-        if fault.errno in (errno.EEXIST, errno.ENOTDIR):
-            what = f"there is a file in the way ({fault}). Name another path"
-        else:
-            what = f"{fault}. Name a path that you may write to"
-        raise RunError(f"cannot write {path}: {what}.") from fault
+        in_the_way = fault.errno in (errno.EEXIST, errno.ENOTDIR)
+        what = f"there is a file in the way ({fault})" if in_the_way else f"{fault}"
+        advice = advice or ("Name another path." if in_the_way else "Name a path that you may write to.")
+        raise RunError(f"cannot write {path}: {what}. {advice}") from fault
 
 
 def parse_json(text: str, *, strict: bool = True) -> Any:

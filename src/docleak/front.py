@@ -48,6 +48,9 @@ WORKERS = Range(1, 512)
 REGISTRIES: Mapping[str, Registry[Any]] = {"answers": ANSWERS, "pairs": PAIRS}
 #: What ``reproduce`` changes that is a whole number.
 NUMBERS = {"pages": COUNT, "rounds": COUNT, "issuers": COUNT, "budget": BUDGET, "seed": SEED}
+#: What ``reproduce`` calls the options of ``docleak reproduce``.
+ARGUMENTS = {name: name for name in (*NUMBERS, "documents", "test_documents", "per_issuer", "ocr", "rows", "scale",
+                                     "out", "workers", "device", "until_decided")}  # fmt: skip
 #: What a table reads, and where pages as objects come in.
 DATA_SETS = "'synthetic', a folder or FORMAT:PATH, or several; save pages by docleak.documents.folder.save"
 #: Is told lines for people.
@@ -206,6 +209,7 @@ class Reproduction:
         return pandas.concat([table.to_frame() for table in self.tables], ignore_index=True)
 
 
+@by_arguments(None, model="models", image_size="image_sizes", **ARGUMENTS)
 def reproduce(
     name: str,
     *,

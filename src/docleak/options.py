@@ -191,13 +191,14 @@ def refuse_idle(config: Any, asked: Collection[Asked], *, flags: bool = True) ->
 
 
 @contextmanager
-def by_arguments(config: type, **others: str) -> Iterator[None]:
+def by_arguments(config: type | None, **others: str) -> Iterator[None]:
     """A DocleakError from within names the configuration's options by its fields, 'clients' for --client, or by what
     the ``others`` are called; command lines to type, docleak and what follows, stay."""
     try:
         yield
     except DocleakError as error:
-        names = {one.flag: path.rpartition(".")[2] for path, one in options_of(config).items()}
+        options = options_of(config) if config else {}
+        names = {one.flag: path.rpartition(".")[2] for path, one in options.items()}
         names |= {f"--{name.replace('_', '-')}": argument for name, argument in others.items()}
 
         def argument(flag: re.Match[str]) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -281,6 +282,24 @@ def test_a_report_goes_into_no_other_run(call: Call, runs: Path) -> None:
         docleak.load_run(runs / "plain").report(runs / "defended")
     assert (runs / "defended" / "run.json").read_bytes() == before
     assert call("report", "plain", "--out", "plain")[0] == 0
+
+
+def test_where_a_run_takes_no_report_its_folder_can_be_said(call: Call, runs: Path) -> None:
+    page = runs / "plain" / "report.html"
+    page.unlink(missing_ok=True)
+    page.mkdir()
+    code, _, err = call("report", "plain")
+    assert code == 1 and "report.html" in err and "Name a folder for the report with --out." in err
+    with pytest.raises(RunError, match="Name a folder for the report with 'out'"):
+        docleak.load_run(runs / "plain").report()
+    page.rmdir()
+    page.parent.chmod(0o500)
+    try:
+        code, _, err = call("report", "plain")
+        assert os.geteuid() == 0 or (code == 1 and "Permission denied" in err and "--out" in err)
+    finally:
+        page.parent.chmod(0o700)
+    assert call("report", "plain", "--out", "elsewhere")[0] == 0
 
 
 def test_the_first_page(call: Call, runs: Path) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 
 from docleak import __version__
 from docleak.errors import DocleakError, RunError
-from docleak.files import undamaged
+from docleak.files import require_place, undamaged
 from docleak.options import stored_fault
 from docleak.registry import importing_nothing, may_import, raised, resolve
 from docleak.report.about import About
-from docleak.report.page import REDACTED_PAGE, Reading, write_report
+from docleak.report.page import PAGE, REDACTED_PAGE, Reading, write_report
 from docleak.report.redaction import places, private_values
 from docleak.runs.run import Run
 from docleak.spec import split_name
@@ -147,7 +147,9 @@ def report_on(
     if out is not None and (out / "run.json").is_file() and out.resolve() not in [path.resolve() for path in paths]:
         raise RunError(f"{out} holds another run, whose report it would take the place of. Give another folder (out).")
     runs = runs_at(paths)
-    readings, folder = read_runs(runs), out or Path(paths[0])
+    folder = out or Path(paths[0])
+    require_place(folder / (REDACTED_PAGE if redacted else PAGE), "Name a folder for the report with --out.")
+    readings = read_runs(runs)
     with undamaged(Path(paths[0])):
         pages = [] if redacted else [write_report(readings, folder, about=about)]
         if redacted or (folder / REDACTED_PAGE).is_file():

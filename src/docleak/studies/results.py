@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from docleak.documents.ranges import PATH, check_kind
 from docleak.errors import MissingExtraError, RunError
 from docleak.files import reported, write_atomically
+from docleak.options import by_arguments
 from docleak.report.page import joined
 from docleak.report.severity import Overall
 from docleak.runs.run import Run
@@ -101,7 +102,8 @@ class Results:
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
         """Write report.html and results.json into ``out``, which several runs need and one has; returns the page."""
         check_kind("out", out, PATH | None, "a folder", RunError)
-        return report_on(self.paths, None if out is None else Path(out))[0]
+        with by_arguments(None, out="out"):
+            return report_on(self.paths, None if out is None else Path(out))[0]
 
 
 def load_run(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Results:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from docleak.errors import ModelError
+from docleak.errors import ModelError, RunError
 from docleak.models import load_model, model_card, short_name, title_of
 from docleak.models.encoders.loading import load_encoder
 from docleak.models.pair.shapes import build_pair
@@ -71,3 +72,20 @@ def test_encoders_and_pairs_take_them_too() -> None:
     image, text = "make:resnet-18,narrow=yes", "make:bert-base-uncased,narrow=yes"
     pair = build_pair(image, text, classes=("a", "b"), image_size=(32, 32), seed=0)
     assert pair.name == "resnet-18-narrow+bert-base-uncased-narrow"
+
+
+def test_a_cache_that_takes_nothing_says_where_it_is_and_how_to_have_another(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache / "file"))
+    for source in (NARROW, f"lora:{NARROW}"):
+        with pytest.raises(RunError, match=r"file in the way .*kept in your cache folder\. Set .* XDG_CACHE_HOME to a"):
+            load_model(source)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_cache_that_may_not_be_written_to_says_so(cache: Path) -> None:
+    cache.chmod(0o500)
+    with pytest.raises(RunError, match=r"Permission denied.*XDG_CACHE_HOME"):
+        load_model(NARROW)

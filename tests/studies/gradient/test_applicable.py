@@ -74,7 +74,8 @@ def test_why_it_does_not_apply(two_models: GradientConfig) -> None:
     assert "lacks layoutlmv3.pos_embed" in inapplicable(model, "closed-form", unsent)
     for spec in ("freeze", "freeze:stages=vision"):
         frozen = replace(two_models, models=("layoutlmv3-start",), exposure=Exposure(defense=spec))
-        assert "lacks layoutlmv3.pos_embed" in inapplicable(model, "closed-form", frozen)
+        why = inapplicable(model, "closed-form", frozen)
+        assert "lacks layoutlmv3.pos_embed" in why and "the client has to train them and to send their gradient" in why
         both = replace(frozen, attacks=("random", "closed-form"))
         assert [unit.what[2] for unit in GradientStudy(both).units()] == ["random"], "nothing fails after the work"
     kept = replace(two_models, exposure=Exposure(defense="freeze:stages=text"))

@@ -92,3 +92,14 @@ def test_a_field_whose_words_stand_in_one_box_counts_as_read() -> None:
     record = text_record(build_case(model, [joined], Exposure(recover_text=True), seed=0))
     assert record is not None and record["exact"] and record["believed_exact"], record["wrong_parts"]
     assert record["fields_by"]["words"][joined.private_fields.index(fields[number])]
+
+
+def test_words_that_are_not_the_fields_value_are_told_apart() -> None:
+    """An OCR that misread a value, or a data set that writes it otherwise: the words were read, the value was not."""
+    model = load_model("layoutlmv3-start")
+    page = model.fit(make_pages(1, seed=3, size=model.image_size)[0])
+    number = next(n for n, field in enumerate(page.fields) if field.private)
+    fields = [replace(f, value=f"other {f.value}") if n == number else f for n, f in enumerate(page.fields)]
+    record = text_record(build_case(model, [replace(page, fields=tuple(fields))], Exposure(recover_text=True), seed=0))
+    assert record is not None and all(record["fields_by"]["words"])  # type: ignore[index]
+    assert record["fields_spelt"] == [field is not fields[number] for field in fields if field.private]

@@ -20,6 +20,7 @@ from docleak.metrics import Estimate
 from docleak.metrics.score import FieldScore
 from docleak.report.card import model_card
 from docleak.report.measure import EXPLAINED, MEASURES, Measure
+from docleak.report.page import joined
 from docleak.report.severity import Cell, Route, Severity, judge
 from docleak.runs.run import Run
 from docleak.studies.gradient.choices import Choice, _dominating, effects, said_of
@@ -27,7 +28,7 @@ from docleak.studies.gradient.measures import measures_of
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.utility import Utility
 from docleak.studies.identity import model_key
-from docleak.studies.registry import read_runs
+from docleak.studies.registry import read_runs, report_on
 from tests.studies.gradient.telling import summary_text, verdict_json, write_markdown, write_report
 
 MakeRun = Callable[..., Run]
@@ -253,7 +254,21 @@ def test_where_no_field_can_be_counted_no_count_is_printed(make_run: MakeRun, tm
     assert said["sentence"].startswith("No private field of 1 audited page could be counted.")
     page = html.unescape(write_report(run).read_text("utf-8"))
     for text in (summary_text(run), json.dumps(said), page):
-        assert "0 of 0" not in text and ": ." not in text
+        assert "of 0" not in text and ": ." not in text
+
+
+def test_words_that_are_not_the_fields_value_count_and_are_said_to_be_words(trained: Run, tmp_path: Path) -> None:
+    fields = len(trained.units()[0]["fields"])
+    read, first = [True] * fields, [True] + [False] * (fields - 1)
+    text = {**TEXT, "fields_by": {"words": read, "answer": first}, "fields_read": read, "fields_seen": read,
+            "token_limit": None}  # fmt: skip
+    otherwise = "a value that the page's OCR words write otherwise: what was read exactly, and is counted, are these"
+    for spelt, count in ((first, fields - 1), ([False, *read[1:]], 0)):
+        record_of(trained, recovered={**text, "fields_spelt": spelt}, size=[64, 64])
+        said = only(trained, tmp_path)
+        assert said["read"] == fields
+        assert (f"{count} of the fields read have {otherwise} words." in said["card"]) == bool(count)
+        assert bool(count) or otherwise not in said["card"], "the answer gave the value of the one"
 
 
 def test_words_behind_the_token_limit_are_counted_apart(trained: Run, tmp_path: Path) -> None:
@@ -409,6 +424,19 @@ def test_a_run_that_is_not_finished_says_so_where_the_verdict_and_the_scope_stan
         if record["attack"] == "dlg":
             (run.folder(record["unit"]) / "unit.json").unlink()
     assert "The run is not finished: 0 of 2 pages by dlg." in summary_text(run)
+    run.give_up("x--000--dlg", "MemoryError: no room.")
+    assert "0 of 2 pages by dlg; 1 failed for good, first x--000--dlg: MemoryError: no room." in summary_text(run)
+
+
+def test_a_run_without_a_finished_unit_is_named_where_it_is_joined(make_run: MakeRun, tmp_path: Path) -> None:
+    """It plans the same pages as the other: they are not two and two."""
+    runs = [make_run(tmp_path / name, pages=2, models=("donut-trained",), attacks=("gi-dqa",)) for name in "ab"]
+    for record in runs[1].units():
+        (runs[1].folder(record["unit"]) / "unit.json").unlink()
+    page, (said,) = report_on([run.path for run in runs], tmp_path / "joined")
+    sentence = joined([said]).sentence
+    assert f"The run is not finished: nothing of {runs[1].path}." in sentence and "of 4 pages" not in sentence
+    assert f"nothing of {runs[1].path}" in html.unescape(page.read_text("utf-8"))
 
 
 def test_what_is_not_finished_is_told_model_by_model(make_run: MakeRun, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Twelve captures of somebody else's Flower app, described wrongly: no all-clear, and the true cause is named."""
+"""Captures of somebody else's Flower app, described wrongly: no all-clear, and the true cause is named."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from docleak.documents.folder import save
 from docleak.errors import FederationError
 from docleak.models import load_model
 from docleak.studies.updates.case import UpdateCase, open_case
-from docleak.studies.updates.check import check
+from docleak.studies.updates.check import check, diagnosed
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.secure import is_secure
 from docleak.studies.updates.study import UpdatesStudy
@@ -193,6 +193,31 @@ def test_two_files_of_weights_tell_the_optimiser(
         assert getattr(case.plan, key) == (pytest.approx(value, rel=1e-3) if isinstance(value, float) else value)
     assert case.round.passes and words_of(case)["recall"] == 1.0
     assert np.isclose(case.plan.learning_rate, 0.05 if kind == "sgd" else 1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_a_padding_is_named_where_the_rate_was_unknown_too(kind: str, folder: Path, tmp_path: Path) -> None:
+    """Rate and decay were fitted under the wrong padding, under which no padding reproduces the update."""
+    tokenizer, pages = AutoTokenizer.from_pretrained(str(folder / "model")), list(docleak.load_pages(folder / "pages"))
+    model, rate = network(folder), {"sgd": 0.05, "adamw": 1e-3}[kind]
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    optimiser = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[kind](
+        model.parameters(), lr=rate, weight_decay=0.01
+    )
+    for at in range(0, 3, 2):
+        optimiser.zero_grad()
+        model(**app.batch_of(tokenizer, pages[at : at + 2], "max_length")).loss.backward()
+        optimiser.step()
+    save_file(before, tmp_path / "before.safetensors")
+    torch.save(model.state_dict(), tmp_path / "after.pt")
+    update = weights_pair(tmp_path / "before.safetensors", tmp_path / "after.pt")
+    model, local = load_model(str(folder / "model")), f"optimiser={kind},batch_size=2"
+    case = open_case(update, model, str(folder / "pages"), local=local)
+    assert case.inferred is not None and not case.inferred.confirmed
+    (cause, *_) = diagnosed(case, dict)
+    advised = f"padding=max_length,learning_rate={rate:g},weight_decay=0.01"
+    assert cause.reproduces and cause.sentence == f"padding: with --local {advised} the self-test passes"
+    assert open_case(update, model, str(folder / "pages"), local=f"{local},{advised}").round.passes
 
 
 def test_dropout_hides_neither_rate_nor_decay(folder: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from docleak.documents.ranges import SEED
 from docleak.errors import DocleakError, ModelError
+from docleak.files import require_place
 from docleak.models.published.table import HERE, published
 from docleak.registry import resolve
 from docleak.spec import split_name, told
@@ -23,6 +24,8 @@ from docleak.spec import split_name, told
 PREFIX, ADAPTERS = "make", "lora"
 #: What makes it, imported when something is to be made.
 MAKER, ADAPTER = "docleak.models.published.making:make", "docleak.models.lora:adapt_asked"
+#: What to do where the cache folder takes nothing.
+ELSEWHERE = "Set the environment variable XDG_CACHE_HOME to a folder that you may write to."
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,12 @@ def folder_of(made: Made | Adapted) -> Path:
     else:
         known = (HERE / "checkpoints" / f"{made.name}.json").read_bytes()
     digest = hashlib.sha256(known + torch.__version__.encode()).hexdigest()[:8]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError as fault:  # a user without a home, as in a container
+        raise ModelError(
+            f"{made.title} is kept in your cache folder, and you have none: {fault} {ELSEWHERE}"
+        ) from fault
     return cache / "docleak" / "made" / f"{made.short}-{digest}"
 
 
@@ -117,6 +125,7 @@ def made_at(source: str) -> Path | None:
     folder = folder_of(made)
     last = folder / ("adapter_config.json" if isinstance(made, Adapted) else "config.json")
     if not last.is_file():
+        require_place(last, f"The model is made and kept in your cache folder. {ELSEWHERE}")
         try:
             if isinstance(made, Adapted):
                 resolve(ADAPTER)(made.base, folder, made.said)

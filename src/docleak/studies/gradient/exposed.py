@@ -98,7 +98,7 @@ def lags(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> list[Lag]
     for. Of a model whose pages are more than were planned, each attack has to be made on all of them."""
     done = Counter((str(record["model"]), str(record["attack"])) for record in records)
     planned: Counter[tuple[str, str]] = Counter()
-    for run in runs:
+    for run in (run for run in runs if run not in unbegun(runs)):
         config, info = run.config.get("audit", run.config), run.info
         pages = min(int(config["pages"]), int(info["found"]))
         left_out = {(one.get("model"), one.get("attack")) for one in info.get("skipped", ())}
@@ -111,8 +111,14 @@ def lags(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> list[Lag]
     return [Lag(*pair, done[pair], count) for pair, count in sorted(wanted.items()) if done[pair] < count]
 
 
+def unbegun(runs: Sequence[Run]) -> list[Run]:
+    """Of several runs those that have no finished unit. Whether their pages are the others' cannot be told of them."""
+    return [run for run in runs if not run.units()] if len(runs) > 1 else []
+
+
 def unfinished(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> str:
-    """The same in words: "1 of 2 pages by dlg"; "" where all of it is finished."""
+    """The same in words: "1 of 2 pages by dlg", runs of which nothing is there, and what failed for good; "" where all
+    of it is finished."""
     titles = {key: facts.get("title", key) for run in runs for key, facts in run.info.get("models", {}).items()}
     missing = lags(runs, records)
     told = [
@@ -120,4 +126,7 @@ def unfinished(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> str
         f"{f' on {titles.get(lag.model, lag.model)}' if len(titles) > 1 else ''}"
         for lag in missing[:TOLD]
     ]
-    return "; ".join([*told, *([f"and {len(missing) - TOLD} more"] if len(missing) > TOLD else [])])
+    told += [f"and {len(missing) - TOLD} more"] if len(missing) > TOLD else []
+    told += [f"nothing of {run.path}" for run in unbegun(runs)]
+    failed = [f"{unit}: {error.rstrip('.')}" for run in runs for unit, error in run.failures().items()]
+    return "; ".join([*told, *([f"{len(failed)} failed for good, first {failed[0]}"] if failed else [])])

@@ -31,7 +31,8 @@ ROUTES = ("picture", "words", "answer", "question")
 @dataclass(frozen=True)
 class FieldFound:
     """One private field of one audited page: what each route says of it, and all of them together. ``identity`` tells
-    it from the fields of all other pages. ``words_given``: every attack whose picture says so had the OCR words."""
+    it from the fields of all other pages. ``words_given``: every attack whose picture says so had the OCR words;
+    ``spelt``: the page's words at its place are its value."""
 
     identity: tuple[object, ...]
     page: str
@@ -39,6 +40,13 @@ class FieldFound:
     key: str
     routes: Mapping[str, Cell]
     words_given: bool = False
+    spelt: bool = True
+
+    @property
+    def otherwise(self) -> bool:
+        """Whether it was read as words alone, and these are not its value."""
+        read = [name for name, cell in self.routes.items() if cell is Cell.READ]
+        return read == ["words"] and not self.spelt
 
     @property
     def cell(self) -> Cell:
@@ -116,7 +124,10 @@ def _fields_beside(identity: tuple[object, ...], texts: Sequence[Mapping[str, An
     for index, (key, _) in enumerate(texts[0]["values"]):
         told = [_text_cells(text, len(text["values"])) for text in texts]
         routes = {name: union([Route(name, (cells[name][index],)) for cells in told])[0] for name in told[0]}
-        yield FieldFound((*identity, index), str(texts[0]["page"]), str(texts[0]["document"]), str(key), routes)
+        yield FieldFound(
+            (*identity, index), str(texts[0]["page"]), str(texts[0]["document"]), str(key), routes,
+            spelt=_spelt(texts, index),
+        )  # fmt: skip
 
 
 def _fields_of(group: Sequence[Unit], ones: Sequence[Mapping[str, Any]] = ()) -> Iterator[FieldFound]:
@@ -126,7 +137,7 @@ def _fields_of(group: Sequence[Unit], ones: Sequence[Mapping[str, Any]] = ()) ->
     attacks = [unit for unit in group if unit.record["attack"] not in FLOORS]
     placed = [index for index, field in enumerate(first.score.fields) if field.mse is not None]
     for index, field in enumerate(first.score.fields):
-        routes, given = {}, False
+        routes, given, spelt = {}, False, True
         if attacks:
             shown = [(picture_cell(unit, index), unit) for unit in attacks]
             routes["picture"] = union([Route("picture", (cell,)) for cell, _ in shown])[0]
@@ -135,9 +146,10 @@ def _fields_of(group: Sequence[Unit], ones: Sequence[Mapping[str, Any]] = ()) ->
         for name in dict.fromkeys(name for cells in told for name in cells):
             at = placed.index(index)
             routes[name] = union([Route(name, (cells[name][at],)) for cells in told if name in cells])[0]
+            spelt = _spelt(texts, at)
         yield FieldFound(
             (*first.identity, index), first.page, first.score.document, field.key,
-            routes or {"picture": Cell.UNSCORED}, given,
+            routes or {"picture": Cell.UNSCORED}, given, spelt,
         )  # fmt: skip
 
 
@@ -180,6 +192,10 @@ def _text_cells(text: Mapping[str, Any], count: int) -> dict[str, list[Cell]]:
                for one, there in zip(flags, seen, strict=True)]
         for name, flags in by.items()
     }  # fmt: skip
+
+
+def _spelt(texts: Sequence[Mapping[str, Any]], index: int) -> bool:
+    return all(text["fields_spelt"][index] for text in texts if "fields_spelt" in text)
 
 
 def _untried(group: Sequence[Unit]) -> Iterator[str]:

@@ -81,6 +81,7 @@ class GradientStudy(TableStudy[GradientConfig]):
     kind = "gradient"
     Config = GradientConfig
     permissions = ("allow_failed_self_test",)
+    wanted_at = "docs/reproduce.md"
     columns = COLUMNS
     extra: ClassVar = {
         **{field.name: str(field.type) for field in fields(Exposure)}, "attack": "str", "attack_options": "str",

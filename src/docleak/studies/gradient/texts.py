@@ -212,6 +212,7 @@ def _transcribed(case: Case, recovered: Recovered) -> dict[str, object]:
         "fields_by": by,
         "fields_read": [any(route[i] for route in by.values()) for i in range(len(fields))],
         "fields_seen": [_seen(page, field, case.inputs[0], true) for field in fields],
+        "fields_spelt": [_spelt(page, field) for field in fields],
         "token_limit": getattr(model, "max_tokens", None),
     }
 
@@ -222,6 +223,13 @@ def _reads(page: Page, place: Field, example: Encoded, true: Transcript, found: 
     boxes = page.field_boxes(place)
     there, read = ("".join("".join(word.text.split()) for word in words_in(of.words, boxes)) for of in (true, found))
     return bool(there) and there == read and _seen(page, place, example, true)
+
+
+def _spelt(page: Page, field: Field) -> bool:
+    """Whether the words at a field's place are its value, white space aside: an OCR may have misread it, and a data set
+    may write it in another way."""
+    printed = "".join(page.words[word].text for word in field.words)
+    return "".join(printed.split()) == "".join(field.value.split())
 
 
 def _answers(value: str, true: str, found: str) -> bool:

@@ -67,6 +67,8 @@ def _sentence(model: ModelResult, severity: Severity) -> str:
             f"{begin}nothing can be concluded by reading: {size} the OCR engine reads {which} exactly on the true "
             f"{true} either."
         )
+    if severity is Severity.UNTOLD and not said.of:
+        return f"{begin}no field was counted{pages}, so whether any can be read could not be told."
     if severity is Severity.UNTOLD:
         return (
             f"{begin}none of {fields} was read{pages}, but this is no finding of safety: whether they can be read "
@@ -184,6 +186,11 @@ def _apart(model: ModelResult) -> list[str]:
         )
     if public:
         lines.append(f"{public} of the fields can be read on the {blank} template too, and are not counted as read.")
+    if otherwise := sum(field.otherwise for field in model.findings.fields):
+        lines.append(
+            f"{otherwise} of the fields read {'has' if otherwise == 1 else 'have'} a value that the page's OCR words "
+            "write otherwise: what was read exactly, and is counted, are these words."
+        )
     if lost and lost < len(cells):
         lines.append(f"{lost} of the fields not read cannot be read on the true page either.")
     if unscored:

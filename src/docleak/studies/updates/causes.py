@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice, permutations, product
-from typing import Any
 
 import numpy as np
 
-from docleak.attacks.gradients.local_steps import EPSILON, LABELS, LONGEST, UNPADDED
+from docleak.attacks.gradients.local_steps import EPSILON, LABELS, LONGEST, UNPADDED, Batching
 from docleak.studies.updates.round import ImitatedRound, agreement, assumed, gap
 from docleak.studies.updates.traces import (
     ALIKE,
+    DIRECTED,
     FITTING,
     MOST_STEPS,
     REPRODUCED,
@@ -64,9 +64,8 @@ class Diagnosis(Traces):
         causes = [*self._traces()]
         searches: list[Callable[[], Iterator[Cause]]] = [self._rates, self._clients]
         if all(cause.weight < TRACED for cause in causes):  # else no plan reproduces what was sent
-            more = (self._paddings, self._labels, self._means, self._orders, self._clippings, self._sizes)
-            searches += [self._optimisers, partial(self._first, self._decays), self._decayed]
-            searches += [partial(self._first, trials) for trials in more]
+            searches += [self._optimisers, partial(self._first, self._decays), self._decayed, self._batchings]
+            searches += [partial(self._first, trials) for trials in (self._orders, self._clippings, self._sizes)]
         for trials in searches:
             if any(cause.reproduces for cause in causes):
                 break
@@ -94,7 +93,7 @@ class Diagnosis(Traces):
 
     def _rates(self) -> Iterator[Cause]:
         factor, cosine = self.factor
-        if factor <= 0 or cosine < 0.8 or abs(factor - 1) < 1e-3:
+        if factor <= 0 or cosine < DIRECTED or abs(factor - 1) < 1e-3:
             return
         trial, rate = self.fitted(self.trial)
         if rate and self._tried(trial):
@@ -139,17 +138,17 @@ class Diagnosis(Traces):
                 yield Cause("optimiser", f"optimiser: a step of {kind} is more alike (cosine {cosine:.3f}) than one of "
                             f"{self.trial.plan.optimiser} ({self.factor[1]:.3f})", FITTING)  # fmt: skip
 
-    @cached_property
-    def decay(self) -> float:
-        """The weight decay that weights show which no page moves; rounded where that is as good to float32."""
-        steps, rate = len(self.trial.batches), self.trial.plan.learning_rate
+    def decay(self, rate: float = 0.0) -> float:
+        """The weight decay, at a rate (0: the plan's), that weights show which no page moves; rounded where that is as
+        good to float32."""
+        steps, rate = len(self.trial.batches), rate or self.trial.plan.learning_rate
         share = 1 - (1 - self._shrunk) ** (1 / steps) if 0 <= self._shrunk < 1 else 0.0
         close = 0.02 * share + EPSILON / 2
         near = (round(step * round(share / rate / step), 4) for step in (0.1, 0.01, 0.001, 1e-4)) if share else ()
         return next((it for it in near if abs(rate * it - share) < close), share / rate)
 
     def _decays(self) -> Tries:
-        for decay in dict.fromkeys((self.decay, 0.0, 0.01, 0.1, 0.05)):
+        for decay in dict.fromkeys((self.decay(), 0.0, 0.01, 0.1, 0.05)):
             if decay != self.trial.plan.weight_decay:
                 yield _reproduced("weight decay", f"weight_decay={decay:g}"), self.trial.planned(weight_decay=decay)
 
@@ -158,31 +157,44 @@ class Diagnosis(Traces):
         slack = 0.02 * max(self._shrunk, stated) + EPSILON
         if self._idle and -slack <= self._shrunk < 1 and abs(self._shrunk - stated) > slack:
             yield Cause("weight decay", f"weight decay: weights that no page moves shrank by {self._shrunk:.2g}, as a "
-                        f"decay of {self.decay:.2g} at this rate would; the plan says "
+                        f"decay of {self.decay():.2g} at this rate would; the plan says "
                         f"{self.trial.plan.weight_decay:g}", FITTING - 2)  # fmt: skip
 
-    def _paddings(self) -> Tries:
+    def _batchings(self) -> Iterator[Cause]:
+        """Other ways to make a batch's loss; then the most alike of them at the rate and decay that fit it, for the
+        plan's may be wrong, too, or were fitted under its own way."""
+        closest, alike = DIRECTED, dict[str, ImitatedRound]()
+        for option, batching in self._ways():
+            trial = replace(self.trial, batching=batching)
+            if self._tried(trial):
+                yield _reproduced(option.partition("=")[0], option)
+                return
+            left = MOST_STEPS - self.taken - len(trial.batches)
+            if left >= 0 and (cosine := agreement(trial.sent, trial.replayed, trial.alive)[1]) > closest:
+                closest, alike = cosine, {option: trial}
+        for option, trial in alike.items():
+            trial, rate = self.fitted(trial)
+            if rate and self._idle:
+                trial, rate = self.fitted(trial.planned(weight_decay=self.decay(rate)))
+            if rate and self._tried(trial):
+                option += f",learning_rate={rate:g},weight_decay={trial.plan.weight_decay:g}"
+                yield _reproduced(option.partition("=")[0], option)
+
+    def _ways(self) -> Iterator[tuple[str, Batching]]:
+        """As --local says them."""
         now, truth = self.trial.batching, self.trial.truth
         longest = max((len(e.tensors.get("input_ids", ())) for e in truth.inputs), default=0)
         most = int(getattr(truth.model, "max_tokens", 0))
-        lengths = dict.fromkeys((LONGEST, most, *LENGTHS, UNPADDED)) if hasattr(truth.model, "padded") else ()
-        for length in lengths:
+        for length in dict.fromkeys((LONGEST, most, *LENGTHS, UNPADDED)) if hasattr(truth.model, "padded") else ():
             if length != now.padding and (length <= 0 or longest <= length <= most):
                 said = {LONGEST: "longest", UNPADDED: "none", most: "max_length"}.get(length, str(length))
-                yield _reproduced("padding", f"padding={said}"), self._batched(padding=length)
-
-    def _labels(self) -> Tries:
-        for labels in LABELS if hasattr(self.trial.truth.model, "labelled") else ():
-            if labels != self.trial.batching.labels:
-                yield _reproduced("labels", f"labels={labels}"), self._batched(labels=labels)
-
-    def _means(self) -> Tries:
-        other = "tokens" if self.trial.batching.mean == "examples" else "examples"
-        if any("labels" in e.tensors for e in self.trial.truth.inputs) and self._batched_up:
-            yield _reproduced("mean", f"mean={other}"), self._batched(mean=other)
-
-    def _batched(self, **changes: Any) -> ImitatedRound:
-        return replace(self.trial, batching=replace(self.trial.batching, **changes))
+                yield f"padding={said}", replace(now, padding=length)
+        for labels in LABELS if hasattr(truth.model, "labelled") else ():
+            if labels != now.labels:
+                yield f"labels={labels}", replace(now, labels=labels)
+        mean = "tokens" if now.mean == "examples" else "examples"
+        if any("labels" in e.tensors for e in truth.inputs) and self._batched_up:
+            yield f"mean={mean}", replace(now, mean=mean)
 
     def _clients(self) -> Iterator[Cause]:
         distance = gap(self.trial.sent, self.ours, self.trial.alive)
@@ -222,8 +234,7 @@ class Diagnosis(Traces):
         for size, epochs in product(sizes, (1, 2, 3)):
             batches = assumed(count, replace(plan, batch_size=size, epochs=epochs, max_steps=0))
             if batches != self.trial.batches:
-                cause = _reproduced("steps", f"batch_size={size},epochs={epochs}")
-                yield cause, replace(self.trial, batches=batches)
+                yield _reproduced("steps", f"batch_size={size},epochs={epochs}"), replace(self.trial, batches=batches)
 
 
 def _reproduced(key: str, option: str) -> Cause:

@@ -79,7 +79,7 @@ def _fitted(search: Diagnosis, begun: ImitatedRound, told: Mapping[str, Any]) ->
     if not rated and trial.plan.optimiser == "adamw":
         rated = agreement(trial.sent, trial.replayed, trial.alive)[1] < FITS
         trial = begun if rated else trial
-    if "weight_decay" in told or (decay := Diagnosis(trial, {}, {}).decay) <= 0:
+    if "weight_decay" in told or (decay := Diagnosis(trial, {}, {}).decay()) <= 0:
         return trial
     trial = trial.planned(weight_decay=decay)
     if "learning_rate" in told:
@@ -91,7 +91,7 @@ def _fitted(search: Diagnosis, begun: ImitatedRound, told: Mapping[str, Any]) ->
     largest = max(float((value - taken * trial.start[name]).abs().max()) for name, value in trial.sent.items()) / steps
     short = float(f"{largest:.1e}")
     trial = trial.planned(learning_rate=short if abs(short / largest - 1) < ROUNDED else largest)
-    return trial.planned(weight_decay=Diagnosis(trial, {}, {}).decay)
+    return trial.planned(weight_decay=Diagnosis(trial, {}, {}).decay())
 
 
 def _plans(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, Any], count: int) -> Iterator[LocalPlan]:

@@ -125,8 +125,9 @@ class _Tables:
         position, word = names[id(decoder.embed_positions.weight)], names[id(decoder.embed_tokens.weight)]
         if position not in view.gradient:
             raise AttackError(
-                f"the closed form needs the gradient of {position} (and is surer with that of {word}); the view has "
-                f"{len(view.names)} other tensors. Audit the stage 'text' too, or give question and answer."
+                f"the closed form needs the gradient of {position} (and is surer with that of {word}), which the "
+                f"client has to train and to send; the view has {len(view.names)} other tensors. Otherwise give "
+                "question and answer."
             )
         offset = int(getattr(decoder.embed_positions, "offset", 0))
         return cls(

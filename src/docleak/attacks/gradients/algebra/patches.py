@@ -67,8 +67,8 @@ def obstacle(
         )
     if missing:
         return (
-            f"the gradient lacks {', '.join(missing)}, which closed-form recovery reads. Give the whole gradient, or "
-            "attack with gi-dqa."
+            f"the gradient lacks {', '.join(missing)}, which closed-form recovery reads: the client has to train them "
+            "and to send their gradient. gi-dqa attacks the picture without them."
         )
     return ""
 
