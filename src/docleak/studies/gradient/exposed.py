@@ -98,7 +98,8 @@ def lags(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> list[Lag]
     for. Of a model whose pages are more than were planned, each attack has to be made on all of them."""
     done = Counter((str(record["model"]), str(record["attack"])) for record in records)
     planned: Counter[tuple[str, str]] = Counter()
-    for run in (run for run in runs if run not in unbegun(runs)):
+    without = unbegun(runs)
+    for run in (run for run in runs if run not in without):
         config, info = run.config.get("audit", run.config), run.info
         pages = min(int(config["pages"]), int(info["found"]))
         left_out = {(one.get("model"), one.get("attack")) for one in info.get("skipped", ())}
