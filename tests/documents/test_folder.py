@@ -198,7 +198,7 @@ def test_boxes_that_end_before_1000_on_larger_pages_are_doubted(tmp_path: Path) 
     words = [{"text": "low", "box": [100, 940, 200, 960]}]
     assert not folder.load(write(tmp_path, {"image": "a.png", "words": [{"text": "a", "box": [1, 1, 9, 9]}]})).notes
     (note,) = folder.load(write(tmp_path, {"image": "large.png", "words": words})).notes
-    assert "1 picture(s) are larger (the first 1654 x 2339 pixels)" in note and "width / 1000" in note
+    assert "1 picture is larger (the first 1654 x 2339 pixels)" in note and "width / 1000" in note
     words.append({"text": "lower", "box": [100, 1800, 200, 1860]})
     assert not folder.load(write(tmp_path, {"image": "large.png", "words": words})).notes
 

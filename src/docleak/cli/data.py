@@ -269,7 +269,9 @@ def check(
     emit({"pages": seen.pages, "asked": seen.asked, "faults": [asdict(fault) for fault in faults],
           "warnings": [asdict(doubt) for doubt in warnings]}, "\n".join(lines))  # fmt: skip
     if faults:
-        error = DocumentError(f"{documents}: {len(faults)} fault(s), listed above. Mend them (docs/data-format.md).")
+        error = DocumentError(
+            f"{documents}: {counted_words(len(faults), 'fault')}, listed above. Mend them (docs/data-format.md)."
+        )
         end_with(error)
 
 

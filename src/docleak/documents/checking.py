@@ -15,6 +15,7 @@ from docleak.documents.ranges import short
 from docleak.documents.redaction import similarity
 from docleak.documents.scale import BoxScale, has_ink
 from docleak.errors import DocumentError
+from docleak.spec import counted_words
 
 #: Normalised Levenshtein similarity of letters and digits below which a value is called unlike its words.
 ALIKE = 0.8
@@ -142,8 +143,9 @@ def page_doubts(page: Page) -> Iterator[tuple[str, str]]:
         yield "field twice", f"field {twice[0]!r}, {short(twice[1])}: is there twice, with the same words"
     for (key, value), places in grouped(repeats_of(page), lambda repeat: (repeat.key, repeat.value)).items():
         x0, y0, *_ = page.words[places[0].words[0]].box
-        what = (f"field {key!r}, {short(value)}: is printed again at {len(places)} other place(s), the first at "
-                f"{x0:.0f}, {y0:.0f}; docleak blanks them too")  # fmt: skip
+        elsewhere = counted_words(len(places), "other place")
+        what = (f"field {key!r}, {short(value)}: is printed again at {elsewhere}, the first at {x0:.0f}, {y0:.0f}; "
+                "docleak blanks them too")  # fmt: skip
         yield "printed again on the page", what
 
 
@@ -180,9 +182,10 @@ def _elsewhere(pages: Sequence[_Printed]) -> Iterator[Finding]:
                 )
             ]
             if others:
+                elsewhere = counted_words(len(others), "other page")
                 what = (
-                    f"field {key!r}, {short(value)}: is printed on {len(others)} other page(s) of its document, first "
-                    f"{others[0]}, and is no field there; docleak does not blank it there"
+                    f"field {key!r}, {short(value)}: is printed on {elsewhere} of its document, first {others[0]}, and "
+                    "is no field there; docleak does not blank it there"
                 )
                 yield Finding(page.name, what, kind="printed on another page")
 

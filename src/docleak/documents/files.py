@@ -18,6 +18,7 @@ from docleak.documents.page import Box, Image, fault_list
 from docleak.documents.ranges import MOST_PIXELS, short
 from docleak.errors import DocumentError, denied
 from docleak.files import parse_json
+from docleak.spec import counted_words
 
 #: File names that are looked at as page images, in order of preference.
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
@@ -266,4 +267,4 @@ def first_of(names: Sequence[str], shown: int = 8) -> str:
 def raise_faults(path: Path, faults: Sequence[str], remedy: str) -> None:
     """Raise one DocumentError that lists all faults of the data set at ``path``; do nothing if there are none."""
     if faults:
-        raise DocumentError(f"{path}: {len(faults)} fault(s):{fault_list(faults)}\n{remedy}")
+        raise DocumentError(f"{path}: {counted_words(len(faults), 'fault')}:{fault_list(faults)}\n{remedy}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from docleak.documents.page import Page, Word
+from docleak.spec import counted_words
 
 #: The range to which LayoutLM's boxes are scaled.
 NORMALISED = 1000.0
@@ -68,9 +69,11 @@ class BoxScale:
         if self.beyond or not self.doubted:
             return []
         width, height = self.doubted[0]
+        verb = "is" if len(self.doubted) == 1 else "are"
+        larger = f"{counted_words(len(self.doubted), 'picture')} {verb} larger"
         return [
-            f"no box goes beyond 1000, though {len(self.doubted)} picture(s) are larger (the first {width} x {height} "
-            "pixels): if boxes are scaled to 0-1000, multiply x by width / 1000 and y by height / 1000; look at them "
+            f"no box goes beyond 1000, though {larger} (the first {width} x {height} pixels): if boxes are scaled "
+            "to 0-1000, multiply x by width / 1000 and y by height / 1000; look at them "
             "with docleak data inspect"
         ]
 

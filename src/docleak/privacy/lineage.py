@@ -18,6 +18,7 @@ from docleak.privacy.distributions import epsilon_of, published
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.second import second_opinion
+from docleak.spec import counted_words
 
 #: What is known of the values that all training began with.
 Origin = Literal["public", "declared public by the user", "unknown"]
@@ -75,8 +76,9 @@ class Lineage:
         """The same, of which the user says that its origin is public. PrivacyError where it is known to be private."""
         if self.trainings:
             raise PrivacyError(
-                f"the start cannot be declared public: its docleak.json lists {len(self.trainings)} training(s) on "
-                f"private data ({', '.join(t.what for t in self.trainings)}). Leave --start-is-public out."
+                f"the start cannot be declared public: its docleak.json lists "
+                f"{counted_words(len(self.trainings), 'training')} on private data "
+                f"({', '.join(t.what for t in self.trainings)}). Leave --start-is-public out."
             )
         return self if self.origin == PUBLIC else Lineage(DECLARED, self.note)
 

@@ -17,6 +17,7 @@ from scipy.special import ndtr, ndtri
 from docleak.privacy import gaussian
 from docleak.privacy.distributions import epsilon_of, privacy_profile
 from docleak.privacy.mechanism import Mechanism, Relation
+from docleak.spec import counted_words
 
 #: Epsilons at which the curve of a sampled mechanism is touched by its tangents: more make bounds tighter, not truer.
 TANGENTS = np.concatenate([np.linspace(0, 2, 21), np.linspace(2.25, 20, 72)])
@@ -95,7 +96,7 @@ class Sampled:
     def text(self) -> str:
         """Names sampling and rounds."""
         m = self.mechanism
-        drawn = f"in {m.rounds} round(s), each {m.unit} drawn at {m.rate:.4g}"
+        drawn = f"in {counted_words(m.rounds, 'round')}, each {m.unit} drawn at {m.rate:.4g}"
         return f"if the mechanism adds Gaussian noise of some size {drawn}"
 
     def inverse(self, strength: float) -> Callable[[float], float]:

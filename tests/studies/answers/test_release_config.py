@@ -92,7 +92,7 @@ def test_the_papers_settings_are_those_of_table_12() -> None:
     assert (plain.rounds, plain.epochs, plain.batch_size, plain.learning_rate) == (1, 10, 10, 2e-4)
     federation = plain.federation("vt5-start", 0.0, 0)
     assert (federation.rounds, federation.local.epochs) == (1, 10), "one training, whose optimiser begins once"
-    assert "one training of 10 epoch(s)" in plain.sentence(False)
+    assert "one training of 10 epochs" in plain.sentence(False)
 
 
 @pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if not preset.data.official])

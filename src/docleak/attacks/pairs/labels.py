@@ -14,6 +14,7 @@ from torch import Tensor
 from docleak.attacks.pairs.view import PairView
 from docleak.errors import AttackError
 from docleak.models.pair.model import Modality
+from docleak.spec import counted_words
 
 
 def labels_of(view: PairView, modality: Modality, probabilities: Tensor) -> tuple[int, ...]:
@@ -27,8 +28,9 @@ def labels_of(view: PairView, modality: Modality, probabilities: Tensor) -> tupl
     bias, weight = part.get(f"{modality}.head.bias"), part.get(f"{modality}.head.weight")
     if bias is None and (weight is None or view.batch_size > 1):
         raise AttackError(
-            f"the gradient lacks {modality}.head.bias, so the classes of {view.batch_size} example(s) cannot be read "
-            "out of it. Expected the head's gradient among the parameters sent."
+            f"the gradient lacks {modality}.head.bias, so the classes of "
+            f"{counted_words(view.batch_size, 'example')} cannot be read out of it. "
+            "Expected the head's gradient among the parameters sent."
         )
     if bias is None:
         assert weight is not None

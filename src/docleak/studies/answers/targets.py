@@ -19,7 +19,7 @@ from docleak.privacy.budget import noise_for
 from docleak.privacy.mechanism import Mechanism, Participation
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.second import Accountant
-from docleak.spec import unknown
+from docleak.spec import counted_words, unknown
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local_plan import LocalPlan
 
@@ -91,7 +91,7 @@ class Training:
         """The settings in words."""
         rounds = "one training" if self.rounds == 1 else f"{self.rounds} rounds"
         text = (
-            f"{rounds} of {self.epochs} epoch(s), batches of {self.batch_size}, learning rate "
+            f"{rounds} of {counted_words(self.epochs, 'epoch')}, batches of {self.batch_size}, learning rate "
             f"{self.learning_rate:g}, weight decay {self.weight_decay:g}"
         )
         if self.participation < 1:

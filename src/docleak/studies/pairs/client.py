@@ -27,6 +27,7 @@ from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causa
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
 from docleak.runs.identity import digest_of
+from docleak.spec import counted_words
 from docleak.studies.pairs.case import PairCase, build_pair_case
 from docleak.studies.pairs.config import ALIGNER, PairConfig
 from docleak.studies.pairs.privacy import LONGEST, UTILITY_SEED, noise_of, train_on_scenes, utility
@@ -89,7 +90,8 @@ def oracle_for(
     """
     if not 0 <= error <= 1 or len(pairs) < 2:
         raise AttackError(
-            f"the oracle's error is {error}, of {len(pairs)} pair(s); expected a share from 0 to 1, and two pairs."
+            f"the oracle's error is {error}, of {counted_words(len(pairs), 'pair')}; expected a share from "
+            "0 to 1, and two pairs."
         )
     rng = np.random.default_rng((ORACLE_SEED, seed, number))
     other = (number + 1 + int(rng.integers(len(pairs) - 1))) % len(pairs)

@@ -183,7 +183,7 @@ def threat_model(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "title": TITLE,
         "adversary": "the server, or whoever can write what it sends: it does NOT keep to the protocol",
-        "sees": [f"{seen}, on {config['batch_size']} page(s) each, of the model that it sent"],
+        "sees": [f"{seen}, on {counted_words(config['batch_size'], 'page')} each, of the model that it sent"],
         "knows": ["what it did to the model", f"{config['public']} pages of nobody's, of the same kind"],
         "wants": "whole pictures, or every token with its place",
         "cannot": [
