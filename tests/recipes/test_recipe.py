@@ -67,7 +67,7 @@ def test_every_row_of_every_shipped_recipe_is_a_config(name: str, scale: str) ->
         pytest.skip("this recipe has no rows of that scale")
     assert recipe.title and recipe.finding and recipe.paper
     assert all(set(row.printed) <= set(row.models) for row in recipe.rows)
-    for row in rows_of(recipe, GradientStudy, scale, Path("out"), {}):
+    for row in rows_of(recipe, GradientStudy, scale, Path("out"), {}, complete=False):
         config = row.study.config
         assert config.pages >= 1 and len(config.attacks) == 1
         if scale in ("narrow", "paper") and "paper's" not in row.name and "ours" not in row.name and name not in MIXED:
