@@ -199,7 +199,7 @@ def test_an_option_of_a_study_reaches_its_work(
     monkeypatch.setattr("docleak.metrics.load_engine", lambda *asked: None)
     monkeypatch.setattr("docleak.runs.pool.cluster_at", lambda address: nullcontext())
     import_module("docleak.studies.updates.study")  # whoever imports it under the patch would keep what is patched
-    monkeypatch.setattr("docleak.training.federated.capture.read_updates", lambda path: [SimpleNamespace(details={})])
+    monkeypatch.setattr("docleak.training.federated.capture.read_updates", lambda path: [SimpleNamespace(ours={})])
     words_of = ("--before", "a", "--after", "b") if option in ("--before", "--after") else WORDS.get(name, ())
     start, beside = [*name.split(), *words_of], BESIDE.get(option, "").split()
     beside = beside if not beside or beside[0] in {p.opts[0] for p in COMMANDS[name].params} else []

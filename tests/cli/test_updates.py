@@ -50,7 +50,7 @@ def test_a_capture_has_no_options_of_a_gradient_that_is_computed(
 def test_what_is_about_pictures_is_refused_where_updates_are_masked(
     command: Callable[..., tuple[Any, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    masked = SimpleNamespace(details={"secure": True})
+    masked = SimpleNamespace(ours={"secure": True})
     monkeypatch.setattr("docleak.training.federated.capture.read_updates", lambda path: [masked])
     code, _, err = command("audit", "updates", "capture", "--steps", "1,2", "--budget", "9")
     assert code == 1 and "--steps, --budget belong to updates that the server sees one by one" in err.replace(
