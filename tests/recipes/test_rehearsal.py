@@ -166,8 +166,8 @@ def test_the_base_scale_is_rehearsed_on_models_made_on_the_spot(
 
 
 @pytest.mark.parametrize("name", ["gi-dqa/table2", "gi-dqa/table4", "gi-dqa/figure6"])
-def test_the_narrow_scale_computes_on_both_models(name: str, tmp_path: Path) -> None:
-    """A step of the first row of one page, a batch, and a training, on networks made on the spot and pages of their
+def test_the_narrow_scale_computes(name: str, tmp_path: Path) -> None:
+    """A step of the first row of one page, a batch, and a training, on a network made on the spot and slips of its
     size."""
     recipe = find_recipe(name)
     for model in recipe.scales["narrow"]["on"]:

@@ -86,7 +86,7 @@ def reproduce(
     rehearse: bool = option(False, "Say what is missing, compute one step of each row, and estimate the rest; NAME may "
                             "be a paper, such as cdmi, or all."),
     fewest: bool = option(False, "Of each table that is rehearsed one row, the same where tables share it."),
-    scale: str = option("tiny", "tiny (a laptop), narrow (the paper's solver and all of its steps, on narrow networks "
+    scale: str = option("tiny", "tiny (a laptop), narrow (the paper's solver and all of its steps, on a narrow network "
                         "made on the spot), base (the published sizes, with random weights made on the spot) or paper "
                         "(the papers' models, data and budgets)."),
     out: Path | None = option(None, "Folder; an interrupted experiment is continued."),
