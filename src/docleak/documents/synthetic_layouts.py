@@ -171,6 +171,12 @@ class Sheet:
         """Reserve the place of a value."""
         self.slots.append(Slot(key, x0, x1, baseline, right, type_ or self.value))
 
+    def template(self) -> Template:
+        """What stands on the sheet."""
+        packed, size = zlib.compress(self.image.tobytes(), 1), (self.width, self.height)
+        marks = tuple(self.words), tuple(self.baselines), tuple(self.slots)
+        return Template(self.owner, self.layout, size, packed, *marks)
+
     def aligned(self, text: str, type_: Type, align: str, x0: int, x1: int) -> int:
         """The pen's start for text aligned left, centre or right between x0 and x1."""
         spare = x1 - x0 - type_.width(text)

@@ -6,7 +6,6 @@ An evaluation of an attack costs little on them, so that searches of thousands o
 from __future__ import annotations
 
 import itertools
-import zlib
 from functools import lru_cache
 
 from docleak.documents.synthetic_layouts import LAYOUTS, Block, Sheet, Template
@@ -37,8 +36,7 @@ def build_slip(index: int, size: tuple[int, int]) -> Template:
             for block in blocks:
                 block.draw(top)
                 top += block.height + spare // len(keys)
-            packed = zlib.compress(sheet.image.tobytes(), 1)
-            return Template(owner, layout, size, packed, tuple(sheet.words), tuple(sheet.baselines), tuple(sheet.slots))
+            return sheet.template()
     raise DocumentError(
         f"synthetic slips of {size[0]} x {size[1]} pixels: provider {index} needs more room for one legible "
         f"field. Use {SMALLEST_SLIP[0]} x {SMALLEST_SLIP[1]} or more."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -353,8 +352,7 @@ def lay_out(owner: Provider, size: tuple[int, int]) -> Template:
     for squeeze, count in itertools.product(range(3), counts):
         sheet = Sheet(size[0], size[1], owner, layout, provider_rng(index, 5, *size), unit, squeeze)
         if sheet.fits_width() and _stack(sheet, count, order):
-            packed = zlib.compress(sheet.image.tobytes(), 1)
-            return Template(owner, layout, size, packed, tuple(sheet.words), tuple(sheet.baselines), tuple(sheet.slots))
+            return sheet.template()
     raise DocumentError(
         f"synthetic pages of {size[0]} x {size[1]} pixels: provider {index} ({layout.name}) needs more room for "
         f"{len(CORE)} legible fields. Use a larger size; the default is 192 x 256."

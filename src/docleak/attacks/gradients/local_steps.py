@@ -58,17 +58,15 @@ class Optimiser:
         """The rate of a step, counted from 0, as a share of ``learning_rate``."""
         return self.schedule[min(step, len(self.schedule) - 1)] if self.schedule else 1.0
 
-    def kept(self, step: int) -> float:
+    def kept(self, step: int, name: str = "") -> float:
         """The share of a weight that decay leaves in a step, counted from 0."""
-        return 1 - self.learning_rate * self.share(step) * self.weight_decay
+        return 1.0 if name in self.undecayed else 1 - self.learning_rate * self.share(step) * self.weight_decay
 
     def decayed(self, steps: float, name: str = "") -> float:
         """The share of a weight that decay alone takes away in ``steps`` steps."""
-        if name in self.undecayed:
-            return 0.0
         if self.schedule:
-            return 1 - math.prod(self.kept(step) for step in range(round(steps)))
-        return float(1 - self.kept(0) ** steps)
+            return 1 - math.prod(self.kept(step, name) for step in range(round(steps)))
+        return float(1 - self.kept(0, name) ** steps)
 
     def as_gradient(self, delta: Named, start: Named, steps: float) -> dict[str, Tensor]:
         """theta_0 - theta_K less what decay took, per unit of learning rate and step.
@@ -269,10 +267,8 @@ _STEPS: dict[str, Callable[[Optimiser, _State, Named], _State]] = {"sgd": _sgd, 
 
 
 def _further(o: Optimiser, state: _State, step: Named) -> dict[str, Tensor]:
-    keep, share = o.kept(state.count), o.share(state.count)
-    return {
-        name: (1.0 if name in o.undecayed else keep) * way + share * step[name] for name, way in state.moved.items()
-    }
+    share = o.share(state.count)
+    return {name: o.kept(state.count, name) * way + share * step[name] for name, way in state.moved.items()}
 
 
 def _blend(before: Named | None, new: Named, beta: float) -> dict[str, Tensor]:
