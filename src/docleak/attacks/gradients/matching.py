@@ -66,50 +66,57 @@ def distance_at(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -
     return float(relative(view)(view.as_sent(dummy_of(view, pixels, inputs, create_graph=False))))
 
 
-def squared(view: GradientView) -> Distance:
-    """DLG (Zhu et al., 2019): the sum of squared differences over all parameters."""
-    observed = view.gradient
+class _Compared(torch.autograd.Function):
+    """Of tensors d and as many g: |d - g|², d.g and |d|, each (n,), and their derivatives 2 (d - g), g and d / |d|.
 
-    def distance(dummy: Gradient) -> Tensor:
-        return torch.stack([(dummy[n] - g).square().sum() for n, g in observed.items()]).sum()
-
-    return distance
-
-
-def cosine(view: GradientView) -> Distance:
-    """Inverting Gradients (Geiping et al., 2020): one minus the cosine of the whole gradients.
-
-    Differentiable once: the derivative is written out, because memory is what a large network's distance waits for.
+    Written out, because that is a third of the operations and one difference in memory at a time; once differentiable.
     """
-    names, observed = tuple(view.gradient), tuple(view.gradient.values())
-
-    def distance(dummy: Gradient) -> Tensor:
-        mismatch: Tensor = _Cosine.apply(observed, *(dummy[name] for name in names))  # type: ignore[no-untyped-call]
-        return mismatch
-
-    return distance
-
-
-class _Cosine(torch.autograd.Function):
-    """1 - d.g / (|d| |g|) of tensors d and as many g, and its derivative d (d.g) / (|d|^3 |g|) - g / (|d| |g|)."""
 
     @staticmethod
-    def forward(context: Any, observed: tuple[Tensor, ...], *dummy: Tensor) -> Tensor:
-        dot = torch.stack([torch.dot(d.flatten(), g.flatten()) for d, g in zip(dummy, observed, strict=True)]).sum()
-        size, true = (torch.stack([t.norm() for t in tensors]).norm() for tensors in (dummy, observed))
-        norms = (size * true).clamp_min(1e-15)
-        context.observed, context.dot, context.size, context.norms = observed, dot, size, norms
+    def forward(context: Any, observed: Sequence[Tensor], *dummy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        pairs = list(zip(dummy, observed, strict=True))
+        norms = torch.stack([torch.linalg.vector_norm(d) for d in dummy])
+        context.observed, context.norms = observed, norms
         context.save_for_backward(*dummy)
-        distance: Tensor = 1 - dot / norms
-        return distance
+        squares = torch.stack([torch.linalg.vector_norm(d - g) for d, g in pairs]).square()
+        return squares, torch.stack([torch.dot(d.flatten(), g.flatten()) for d, g in pairs]), norms
 
     @staticmethod
     @once_differentiable
-    def backward(context: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        along = float(-upstream / context.norms)
-        inward = float(upstream * context.dot / (context.norms * context.size.square().clamp_min(1e-30)))
-        pairs = zip(context.saved_tensors, context.observed, strict=True)
-        return None, *(torch.mul(g, along).add_(d, alpha=inward) for d, g in pairs)
+    def backward(context: Any, of_square: Tensor, of_dot: Tensor, of_norm: Tensor) -> tuple[Tensor | None, ...]:
+        inward = 2 * of_square + torch.where(context.norms > 0, of_norm / context.norms, 0.0)
+        along = of_dot - 2 * of_square
+        tensors = zip(context.saved_tensors, context.observed, inward.tolist(), along.tolist(), strict=True)
+        return None, *(torch.mul(d, i).add_(g, alpha=a) for d, g, i, a in tensors)
+
+
+def _compared(dummy: Gradient, observed: Gradient) -> tuple[Tensor, Tensor, Tensor]:
+    """Per parameter of ``observed`` (n of them): |d - g|², d.g and |d|, each (n,); every distance is of these."""
+    compared: tuple[Tensor, Tensor, Tensor] = _Compared.apply(  # type: ignore[no-untyped-call]
+        tuple(observed.values()), *(dummy[name] for name in observed)
+    )
+    return compared
+
+
+def _norms(observed: Gradient) -> Tensor:
+    return torch.stack([torch.linalg.vector_norm(true) for true in observed.values()])
+
+
+def squared(view: GradientView) -> Distance:
+    """DLG (Zhu et al., 2019): the sum of squared differences over all parameters."""
+    return lambda dummy: _compared(dummy, view.gradient)[0].sum()
+
+
+def cosine(view: GradientView) -> Distance:
+    """Inverting Gradients (Geiping et al., 2020): one minus the cosine of the whole gradients."""
+    true = _norms(view.gradient).norm()
+
+    def distance(dummy: Gradient) -> Tensor:
+        _, dots, norms = _compared(dummy, view.gradient)
+        alike: Tensor = dots.sum() / (norms.norm() * true).clamp_min(1e-15)
+        return 1 - alike
+
+    return distance
 
 
 def squared_and_cosine(view: GradientView) -> Distance:
@@ -126,13 +133,12 @@ def squared_and_cosine_of_all(view: GradientView) -> Distance:
 
 
 def _squared_and_cosine(observed: Gradient) -> Distance:
+    true = _norms(observed)
+    sizes = torch.tensor([g.numel() for g in observed.values()]).to(true)
+
     def distance(dummy: Gradient) -> Tensor:
-        terms = []
-        for name, true in observed.items():
-            guess = dummy[name]
-            similarity = (guess * true).sum() / (guess.norm() * true.norm()).clamp_min(1e-30)
-            terms.append((guess - true).square().mean() + 1 - similarity)
-        return torch.stack(terms).sum()
+        squares, dots, norms = _compared(dummy, observed)
+        return (squares / sizes + 1 - dots / (norms * true).clamp_min(1e-30)).sum()
 
     return distance
 
@@ -146,14 +152,14 @@ def squared_and_position(view: GradientView, *, weight: float = 1.0) -> Distance
 
     Swin has no absolute position table; there its relative position bias stands in for it.
     """
-    base = squared(view)
-    positions = [n for n in informative(view.gradient) if any(part in n for part in POSITIONS)]
+    telling = informative(view.gradient)
+    true = _norms(view.gradient)
+    positions = [n in telling and any(part in n for part in POSITIONS) for n in view.gradient]
 
     def distance(dummy: Gradient) -> Tensor:
-        total = base(dummy)
-        for name in positions:
-            guess, true = dummy[name], view.gradient[name]
-            total = total + weight * (1 - (guess * true).sum() / (guess.norm() * true.norm()).clamp_min(1e-30))
+        squares, dots, norms = _compared(dummy, view.gradient)
+        apart = 1 - dots / (norms * true).clamp_min(1e-30)
+        total: Tensor = squares.sum() + weight * apart[positions].sum()
         return total
 
     return distance
@@ -161,11 +167,6 @@ def squared_and_position(view: GradientView, *, weight: float = 1.0) -> Distance
 
 def relative(view: GradientView) -> Distance:
     """Mean over parameters of |g' - g|² / |g|²: free of scale, zero only at a match."""
-    names = informative(view.gradient)
-    scales = {n: float(view.gradient[n].square().sum()) for n in names}
-
-    def distance(dummy: Gradient) -> Tensor:
-        terms = [(dummy[n] - view.gradient[n]).square().sum() / scales[n] for n in names]
-        return torch.stack(terms).mean()
-
-    return distance
+    observed = {name: view.gradient[name] for name in informative(view.gradient)}
+    scales = _norms(observed).square()
+    return lambda dummy: (_compared(dummy, observed)[0] / scales).mean()
