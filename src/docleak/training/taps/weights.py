@@ -111,11 +111,14 @@ def _files_of(source: Path) -> list[Path]:
 
 
 def _after(before: Path, after: Path) -> dict[str, NDArray[Any]]:
-    """By the names of the weights before, where those differ by what a wrapper adds."""
+    """By the names of the weights before, where those differ by what a wrapper adds; without other names of a tied
+    weight, which safetensors leaves out of one file and torch.save does not."""
     begun, ended = weights_in(before), weights_in(after)
     shapes = {name: value.shape for name, value in ended.items()}
     names = naming(shapes, [{name: value.shape for name, value in begun.items()}])
-    return {names.get(name, name): value for name, value in ended.items()}
+    named = {names.get(name, name): value for name, value in ended.items()}
+    both = [value for name, value in named.items() if name in begun]
+    return {n: v for n, v in named.items() if n in begun or not any(np.array_equal(v, one) for one in both)}
 
 
 def _some(names: Mapping[str, Any]) -> str:
