@@ -27,13 +27,14 @@ from docleak.studies.updates.told import (
     told_plan,
     undecayed_of,
 )
-from docleak.training.federated.capture import CapturedUpdate, naming
+from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.wire import Compression, pack, unpack
 from docleak.training.objectives.objective import Example, objective_of
 from docleak.training.objectives.tasks import QUESTIONS
+from docleak.training.taps.weights import names_in
 
 #: Examples up to which it is inferred how a client trained.
 INFERRED = 64
@@ -139,16 +140,8 @@ def open_case(
 
 
 def named_as(model: DocumentModel, update: CapturedUpdate) -> CapturedUpdate:
-    """The update with ``model``'s names: wrappers' prefixes taken off, a list by the order of its parameters, a tied
-    weight by its first name where it came under another alone, as safetensors keeps it."""
-    state = {name: tuple(value.shape) for name, value in model.module.state_dict().items()}
-    whole = {name: tuple(value.shape) for name, value in model.module.named_parameters()}
-    moved = {name: tuple(value.shape) for name, value in trainable(model.module)}
-    names = naming(update.start_shapes(), (whole, state, moved))
-    came, first = {names.get(name) for name in update.shapes()}, dict[int, str]()
-    for name, parameter in model.module.named_parameters(remove_duplicate=False):
-        if (known := first.setdefault(id(parameter), name)) not in came:
-            names |= {other: known for other, meant in names.items() if meant == name}
+    """The update with ``model``'s names."""
+    names = names_in(model.module, update.start_shapes(), update.shapes())
     return update.called({name: other for name, other in names.items() if name != other})
 
 
