@@ -13,8 +13,13 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig, SimpleClientManager
 from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from safetensors.torch import save_file
 
@@ -180,6 +185,46 @@ def test_a_client_mod_records_what_leaves_and_whose_it_is(tmp_path: Path, said: 
         assert int(update.details["partition-id"]) == 5
     again = LocalGrid(ClientApp(mods=[docleak.tap_client(tmp_path / "client")]), {70: {"partition-id": "5"}})
     assert again is not None, "a client's processes begin anew in the same folder"
+
+
+class Answering(LocalGrid):
+    """SecAgg+'s workflow goes through the replies twice."""
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        return list(super().send_and_receive(messages, timeout=timeout))
+
+
+@pytest.mark.parametrize("outer", [True, False])
+def test_of_flowers_secure_aggregation_no_masked_word_is_recorded_and_what_it_hides_is_said(
+    outer: bool, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    """SecAgg+ itself, three clients. Before its mod "no weights were asked for" was said nine times and "has no
+    arrays, of the start's 2" three times; behind it, that an update "holds a bytes", and it was lost."""
+
+    class Client(NumPyClient):
+        def fit(self, parameters: Any, config: Any) -> Any:
+            return [value + 1 for value in parameters], 2, {}
+
+    tapped = docleak.tap_client(tmp_path / "u")
+    mods = [tapped, secaggplus_mod] if outer else [secaggplus_mod, tapped]
+    app = ClientApp(client_fn=lambda context: Client().to_client(), mods=mods)
+    grid = Answering(app, {70 + number: {"partition-id": str(number)} for number in range(3)})
+    strategy = LegacyFedAvg(
+        fraction_evaluate=0.0, min_fit_clients=3, min_available_clients=3,
+        initial_parameters=ndarrays_to_parameters(list(START.values())),
+    )  # fmt: skip
+    context = LegacyContext(
+        Context(1, 1, {}, RecordDict(), {}), ServerConfig(num_rounds=1), strategy, SimpleClientManager()
+    )
+    DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2))(grid, context)
+    if outer:
+        assert said.text.count("what was masked (secure aggregation) is not recorded") == 3
+        assert said.text.count("docleak.tap: round") == 3 and not list((tmp_path / "u").glob("round-*/*.json"))
+    else:
+        updates = read_updates(tmp_path / "u")
+        assert "docleak.tap" not in said.text and [update.client for update in updates] == ["0", "1", "2"]
+        assert {update.details["hidden_by"] for update in updates} == {"Flower's SecAgg+"}
+        np.testing.assert_array_equal(updates[0].received()["1"], START["a.bias"] + 1)
 
 
 def test_bfloat16_is_kept_as_float32() -> None:

@@ -164,6 +164,19 @@ def test_a_recorded_gradient_is_what_the_server_sees(
         assert torch.equal(value, recorded[name].half().float())
 
 
+def test_a_gradient_as_a_torch_loop_saves_it_is_understood(
+    model: DocumentModel, pages: list[Page], recorded: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    """Of weights that the loss does not reach torch has no gradient ("lacks 3 of the model's parameters ... Record all
+    named parameters"), and wrappers put their own before every name ("the model has no such trainable parameter")."""
+    reached = {f"_module.{name}": value for name, value in recorded.items() if bool(value.any())}
+    assert len(reached) == len(recorded) - 3
+    save_file(reached, tmp_path / "update.safetensors")
+    case = build_case(model, pages[:1], Exposure(gradient_file=str(tmp_path / "update.safetensors")), seed=0)
+    assert case.view.gradient.keys() == recorded.keys()
+    assert all(torch.equal(value, recorded[name]) for name, value in case.view.gradient.items())
+
+
 def test_a_recorded_gradient_is_cut_to_the_stages_that_are_sent(
     model: DocumentModel, pages: list[Page], recorded: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,18 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 from transformers import AutoTokenizer, LayoutLMv3ForQuestionAnswering, Trainer, TrainingArguments
 
 import docleak
 from docleak.documents.folder import save
 from docleak.errors import FederationError
 from docleak.models import load_model
-from docleak.studies.updates.case import UpdateCase, open_case
+from docleak.studies.updates.case import UpdateCase, load_start, named_as, open_case
 from docleak.studies.updates.check import check, diagnosed
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.secure import is_secure
+from docleak.studies.updates.sight import unseen
 from docleak.studies.updates.study import UpdatesStudy
+from docleak.studies.updates.verdict import sentences
 from docleak.studies.updates.words import words_of
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.taps.weights import weights_pair
@@ -378,6 +381,32 @@ def test_words_of_another_programs_configuration_are_not_taken_for_docleaks(
     assert words_of(by_hand)["recall"] == 1.0
 
 
+def test_a_capture_without_any_mark_is_not_docleaks_by_a_word_of_its_own(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """Written by hand in the format: it was the sum of a secure aggregation, or refused as under a privacy plan."""
+    odd = {"learning_rates": 0.05, "steps": "few"}
+    case = opened(folder, tmp_path, "weights", *stepped, local="", **FOREIGN, **odd)
+    assert not is_secure(case.update) and case.replay.trained is None and not case.plan.dropout
+    assert words_of(case)["recall"] == 1.0 and check(case, words_of(case), dict)["doubts"] == []
+    config = UpdatesConfig(str(tmp_path), model=str(folder / "model"), documents=str(folder / "pages"))
+    assert [update.client for update in UpdatesStudy(config).chosen] == ["c"]
+    record = {"kind": "update", **case.described(), "check": check(case, words_of(case), dict), "words": words_of(case)}
+    said = " ".join(sentences({**record, "pictures": unseen("not attacked here")[0]}))
+    assert "The capture says privacy, secure, masked, and not all that docleak's own trainings say" in said
+
+
+def test_what_was_recorded_before_it_was_masked_is_not_said_of_the_server(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    told = {"recorded_by": "docleak.tap_client", "hidden_by": "Flower's SecAgg+"}
+    case = opened(folder, tmp_path, "weights", *stepped, **told)
+    record = {"kind": "update", **case.described(), "check": check(case, words_of(case), dict), "words": words_of(case)}
+    (first, *_) = sentences({**record, "pictures": unseen("not attacked here")[0]})
+    assert first.startswith("Recorded before Flower's SecAgg+ masked it: the server receives masked numbers")
+    assert "who sees it reads 52" in first and "the server reads" not in first
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [
@@ -448,3 +477,86 @@ def test_examples_that_a_capture_leaves_out_are_no_alarm(folder: Path, tmp_path:
     case = case_of(folder, tmp_path)
     assert case.update.examples == 2 and len(case.examples) == 3
     assert check(case, words_of(case), dict)["doubts"] == []
+
+
+def test_what_stood_still_in_a_whole_state_was_frozen(folder: Path, tmp_path: Path) -> None:
+    """It was trained on in the audit's second step and counted for the norm, and hid every other cause."""
+    tokenizer, pages = AutoTokenizer.from_pretrained(str(folder / "model")), list(docleak.load_pages(folder / "pages"))
+    model = network(folder)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("encoder.layer.0" not in name and "patch_embed" not in name)
+    torch.save(model.state_dict(), tmp_path / "before.pt")
+    optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    for page in pages:
+        optimiser.zero_grad()
+        model(**app.batch_of(tokenizer, [page], True)).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+    torch.save(model.state_dict(), tmp_path / "after.pt")
+    update = weights_pair(tmp_path / "before.pt", tmp_path / "after.pt")
+    local, read = "optimiser=sgd,batch_size=1,max_norm=1,dropout=no,learning_rate=", load_model(str(folder / "model"))
+    case = open_case(update, read, str(folder / "pages"), local=f"{local}0.05")
+    assert case.round.passes and words_of(case)["recall"] == 1.0 and check(case, words_of(case), dict)["causes"] == []
+    causes = causes_of(open_case(update, read, str(folder / "pages"), local=f"{local}0.02"))
+    assert causes[0]["sentence"] == "learning rate: with --local learning_rate=0.05 the self-test passes"
+    causes = causes_of(open_case(update, read, str(folder / "pages"), local=f"{local}0.05,batch_size=3"))
+    assert "did not move" not in causes[0]["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("noise", "clip", "poisson", "said"),
+    [
+        (0.0, 1e6, False, "the padding token's row of layoutlmv3.embeddings.word_embeddings.weight moved"),
+        (0.0, 0.5, False, "Opacus, which is not imitated: it clips the gradient of every example"),
+        (1.0, 1.0, True, "noise: "),
+    ],
+)
+def test_a_step_of_opacus_itself_is_told_as_that(
+    noise: float, clip: float, poisson: bool, said: str, folder: Path, tmp_path: Path
+) -> None:
+    """Neither what it cannot train, and so freezes, nor other pages: it computes a gradient for padding, too."""
+    opacus = pytest.importorskip("opacus")
+    torch.manual_seed(0)
+    tokenizer, pages = AutoTokenizer.from_pretrained(str(folder / "model")), list(docleak.load_pages(folder / "pages"))
+    model = network(folder).train()
+    model(**app.batch_of(tokenizer, pages, "max_length")).loss.backward()
+    for name, parameter in model.named_parameters():  # it refuses some, and wants a gradient of every other
+        parameter.requires_grad_(parameter.grad is not None and not name.endswith(("cls_token", "pos_embed")))
+    model.zero_grad()
+    loader = torch.utils.data.DataLoader(
+        [(torch.tensor(number),) for number in range(3)], batch_size=3,
+        collate_fn=lambda rows: app.batch_of(tokenizer, [pages[int(row[0])] for row in rows], "max_length"),
+    )  # fmt: skip
+    private, optimiser, loader = opacus.PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.05), data_loader=loader,
+        noise_multiplier=noise, max_grad_norm=clip, poisson_sampling=poisson,
+    )  # fmt: skip
+    torch.save(private.state_dict(), tmp_path / "before.pt")
+    for batch in loader:
+        private(**batch).loss.backward()
+        optimiser.step()
+    torch.save(private.state_dict(), tmp_path / "after.pt")
+    update = weights_pair(tmp_path / "before.pt", tmp_path / "after.pt")
+    local = "optimiser=sgd,learning_rate=0.05,batch_size=3,padding=max_length,dropout=no"
+    case = open_case(update, load_model(str(folder / "model")), str(folder / "pages"), local=local)
+    assert said in causes_of(case)[0]["sentence"]
+    assert bool(check(case, words_of(case), dict)["doubts"])
+
+
+@pytest.mark.parametrize("name", ["fedocvqa-start", "donut-start"])
+def test_a_tied_weight_is_known_by_whichever_of_its_names_was_kept(name: str, tmp_path: Path) -> None:
+    """safetensors keeps one of them ("lack 1 of the parameters ... Pass the --model that was trained"), torch.save all
+    ("has 3 tensors that the weights before have not")."""
+    model = load_model(name)
+    for stage in ("before", "after"):
+        torch.save(model.module.state_dict(), tmp_path / f"{stage}.pt")
+        save_model(model.module, str(tmp_path / f"{stage}.safetensors"))
+        with torch.no_grad():
+            for number, parameter in enumerate(model.module.parameters(), 1):
+                parameter.add_(1.0 / number)
+    for one, other in product(("pt", "safetensors"), repeat=2):
+        update = named_as(model, weights_pair(tmp_path / f"before.{one}", tmp_path / f"after.{other}"))
+        load_start(model, update)
+        moved = update.delta()
+        for number, (parameter, _) in enumerate(model.module.named_parameters(), 1):
+            assert np.allclose(moved[parameter], -1.0 / number, atol=1e-5), (one, other, parameter)

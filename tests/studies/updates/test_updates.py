@@ -74,7 +74,8 @@ def capture(
         start = parameters_of(trained)
         read = load_pages(f"folder:{folder / 'silos' / client}", seed=0)
         done = train_locally(trained, read, plan, client=client, rng=np.random.default_rng(SEED))
-        told = {**asdict(plan), "seed": SEED, "steps": done.steps, "model": model} if details is None else details
+        said = {"seed": SEED, "holdout": None, "privacy": None, "secure": None, "steps": done.steps, "model": model}
+        told = {**asdict(plan), **said} if details is None else details
         write_update(
             folder / "updates", round=1, client=client, start=start, received=parameters_of(trained), kind="weights",
             examples=done.update.examples, details=told,

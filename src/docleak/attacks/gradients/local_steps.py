@@ -140,12 +140,16 @@ class Batching:
 
 @dataclass(frozen=True)
 class ImitatedSteps:
-    """The steps as the adversary takes them: ``batches`` are indices of examples, ``owners`` the page of each."""
+    """The steps as the adversary takes them: ``batches`` are indices of examples, ``owners`` the page of each.
+
+    ``frozen`` are weights that the client left as they were, though the model would train them.
+    """
 
     optimiser: Optimiser
     batches: tuple[tuple[int, ...], ...]
     owners: tuple[int, ...]
     batching: Batching = Batching()
+    frozen: frozenset[str] = frozenset()
 
     @property
     def steps(self) -> int:
@@ -164,18 +168,19 @@ class ImitatedSteps:
     ) -> dict[str, Tensor]:
         """The update of ``names`` that ``pixels`` (P, 3, H, W) and ``inputs`` give, in the units of a gradient.
 
-        Every step trains all that is trainable, and is a function of the pixels through all steps before it where
-        ``create_graph`` says so. The model's own weights stay as they are. ``taken`` keeps the gradient of the first
-        step, and where several led, for other calls of the same model, pixels and inputs without a graph: other
-        optimisers begin with the same gradient.
+        Every step trains all that is trainable and not ``frozen``, and is a function of the pixels through all steps
+        before it where ``create_graph`` says so. The model's own weights stay as they are. ``taken`` keeps the gradient
+        of the first step, and where several led, for other calls of the same model, pixels and inputs without a graph:
+        other optimisers begin with the same gradient.
         """
         if taken and (moved := taken.of(self)) is not None:
             return {name: moved[name] / self.steps for name in names}
-        start = {name: p.detach() for name, p in trainable(model.module)}
+        start = {name: p.detach() for name, p in trainable(model.module) if name not in self.frozen}
         loss, o = _Loss(model, self.batching), self.optimiser
         state = _State({name: torch.zeros_like(value) for name, value in start.items()})
         for batch in self.batches:
-            gradient = taken.of((batch, self.batching)) if taken and not state.count else None
+            first = (batch, self.batching, self.frozen)
+            gradient = taken.of(first) if taken and not state.count else None
             if gradient is None:
                 weights = {
                     name: (state.kept_of(o, name) * value - o.learning_rate * state.moved[name]).requires_grad_(True)
@@ -189,7 +194,7 @@ class ImitatedSteps:
                     for (name, p), g in zip(weights.items(), grads, strict=True)
                 }
                 if taken and not state.count:
-                    taken.keep((batch, self.batching), gradient)
+                    taken.keep(first, gradient)
             state = _STEPS[o.kind](o, state, _clipped(gradient, o.max_norm))
         if taken and self.steps > 1:
             taken.keep(self, state.moved)
@@ -198,7 +203,7 @@ class ImitatedSteps:
 
 #: How many results ``Taken`` keeps.
 KEPT = 3
-Key = tuple[tuple[int, ...], Batching] | ImitatedSteps
+Key = tuple[tuple[int, ...], Batching, frozenset[str]] | ImitatedSteps
 
 
 @dataclass

@@ -64,6 +64,7 @@ def _alive(
     model: DocumentModel, names: Sequence[str], local: ImitatedSteps, knowledge: Knowledge, taken: Taken | None = None
 ) -> tuple[str, ...]:
     """Names whose gradient is not zero up to rounding, by the first step at the blank template."""
-    first = ImitatedSteps(Optimiser("sgd", local.optimiser.learning_rate), local.batches[:1], local.owners)
+    plain = Optimiser("sgd", local.optimiser.learning_rate)
+    first = ImitatedSteps(plain, local.batches[:1], local.owners, frozen=local.frozen)
     given = (model, knowledge.template, knowledge.inputs, names)
     return informative(first.simulate(*given, create_graph=False, taken=taken))

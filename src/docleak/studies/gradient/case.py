@@ -22,6 +22,7 @@ from docleak.errors import DocumentError, GradientError
 from docleak.models import DocumentModel, Encoded, pixels_of, trainable
 from docleak.spec import counted_words
 from docleak.studies.gradient.config import Exposure
+from docleak.training.taps.weights import names_in
 from docleak.training.update import client_gradient
 
 
@@ -148,7 +149,11 @@ def _gradient(
         return client_gradient(model, pixels, inputs, train_mode=exposure.train_mode, names=names)
     unsent = {n for n, _ in trainable(model.module)} - set(names)
     recorded = read_gradient(Path(exposure.gradient_file), _device(model))
-    gradient = {name: value for name, value in recorded.items() if name not in unsent}
+    names_of = names_in(model.module, {name: tuple(value.shape) for name, value in recorded.items()}, recorded)
+    gradient = {known: value for name, value in recorded.items() if (known := names_of.get(name, name)) not in unsent}
+    if missing := set(names) - gradient.keys():  # torch leaves no gradient where the loss does not reach
+        reached = client_gradient(model, pixels, inputs, names=missing)
+        gradient |= {name: value for name, value in reached.items() if not bool(value.any())}
     require_all(model, gradient, unsent)
     return gradient
 

@@ -27,13 +27,14 @@ from docleak.studies.updates.told import (
     told_plan,
     undecayed_of,
 )
-from docleak.training.federated.capture import CapturedUpdate, naming
+from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.wire import Compression, pack, unpack
 from docleak.training.objectives.objective import Example, objective_of
 from docleak.training.objectives.tasks import QUESTIONS
+from docleak.training.taps.weights import names_in
 
 #: Examples up to which it is inferred how a client trained.
 INFERRED = 64
@@ -103,6 +104,7 @@ class UpdateCase:
             "partition": next(iter(names_of(self.update)[1:]), None), "sent": self.update.kind,
             "examples": len(truth.examples), "pages": len(truth.pages), "steps": len(self.batches),
             "categories": sorted({field.key for page in truth.pages for field in page.private_fields}),
+            "hidden_by": str(self.update.details.get("hidden_by") or ""), "alien": list(self.update.alien),
             "plan": asdict(self.plan), "dropout": self.dropout,
             "replay": {"distance": self.replay.distance, "why": self.replay.why},
             "inferred": None if self.inferred is None else asdict(self.inferred),
@@ -138,11 +140,8 @@ def open_case(
 
 
 def named_as(model: DocumentModel, update: CapturedUpdate) -> CapturedUpdate:
-    """The update with ``model``'s names: wrappers' prefixes taken off, a list by the order of its parameters."""
-    state = {name: tuple(value.shape) for name, value in model.module.state_dict().items()}
-    whole = {name: tuple(value.shape) for name, value in model.module.named_parameters()}
-    moved = {name: tuple(value.shape) for name, value in trainable(model.module)}
-    names = naming(update.start_shapes(), (whole, state, moved))
+    """The update with ``model``'s names."""
+    names = names_in(model.module, update.start_shapes(), update.shapes())
     return update.called({name: other for name, other in names.items() if name != other})
 
 
@@ -163,8 +162,10 @@ def _inferred(
 
 def _rates(update: CapturedUpdate, plan: LocalPlan) -> tuple[float, ...]:
     """The rates of the steps as shares of the plan's, where they were recorded and differ."""
-    rates = update.details.get("learning_rates") or ()
-    if len({*rates, plan.learning_rate}) < 2 or not all(isinstance(rate, int | float) for rate in rates):
+    rates = update.details.get("learning_rates")
+    if not isinstance(rates, list) or not all(isinstance(rate, int | float) for rate in rates):
+        return ()
+    if len({*rates, plan.learning_rate}) < 2:
         return ()
     return tuple(float(rate) / plan.learning_rate for rate in rates)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from docleak.attacks.gradients.algebra.bag import tables_of
 from docleak.attacks.gradients.selftest import SelfTest
+from docleak.models.base import trainable
 from docleak.spec import counted_words
 from docleak.studies.updates.case import SAME, UpdateCase
 from docleak.studies.updates.causes import Diagnosis
@@ -62,8 +63,9 @@ def diagnosed(case: UpdateCase, others: Others) -> tuple[Cause, ...]:
     """Possible causes, the most probable first."""
     update = case.update
     return Diagnosis(
-        case.round, update.received(), update.start(), case.unsent, update.kind, unlike(update), others=others()
-    ).causes()
+        case.round, update.received(), update.start(), case.unsent, update.kind, unlike(update), tuple(update.names),
+        others=others(),
+    ).causes()  # fmt: skip
 
 
 def _of_round(case: UpdateCase, test: SelfTest | None, *, tested: bool) -> list[str]:
@@ -92,7 +94,7 @@ def _of_round(case: UpdateCase, test: SelfTest | None, *, tested: bool) -> list[
             f"{measured}, expected at most {test.tolerance:.0e}{of})."
         )
     if case.unsent:
-        count = len(case.unsent) + len(case.round.sent)
+        count = sum(1 for _ in trainable(case.model.module))
         lines.append(
             f"{len(case.unsent)} of the model's {count} tensors did not come; what they hold was not looked at."
         )

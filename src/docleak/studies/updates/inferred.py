@@ -98,7 +98,7 @@ def _plans(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, An
     plain = LocalPlan(**{"batch_size": max(1, count), "weight_decay": 0.0, "dropout": False, **told})
     sent = imitated(plain).sent
     kinds = ("adamw", "sgd") if moves_alike(sent) else ("sgd", "adamw")
-    largest = max(float(value.abs().max()) for value in sent.values())
+    largest = max((float(value.abs().max()) for value in sent.values()), default=0.0)
     sizes = [told["batch_size"]] if "batch_size" in told else dict.fromkeys((count, *(s for s in SIZES if s < count)))
     epochs = [plain.epochs] if "epochs" in told else EPOCHS
     for number, size, kind in product(epochs, sizes, [told["optimiser"]] if "optimiser" in told else kinds):

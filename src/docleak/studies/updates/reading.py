@@ -45,6 +45,11 @@ SECURE_THREAT = {
     "sees": ["the weights it sent, each client's masked words, the sum of the updates, and the training configuration"],
     "cannot": ["conspire with clients, touch model or protocol, or see a page"],
 }
+HIDDEN_THREAT = {
+    **THREAT,
+    "adversary": "whoever sees a client's update before secure aggregation masks it; the server does not",
+    "sees": ["the weights the server sent, what each client computed, and the training configuration"],
+}
 SECURE_LIMITS = (
     "That masked words look like noise here shows that this implementation masks them; that they cannot be unmasked "
     "rests on the protocol and its keys (docs/secure-aggregation.md).",
@@ -75,6 +80,10 @@ def read_run(run: Run) -> Reading:
     absent = info.get("absent", [])
     silent = [f"Nothing came in this round from {', '.join(absent)}, who sent in another round."] if absent else []
     secure = any("masked" in record or "sum" in record for record in updates)
+    hidden = any(record.get("hidden_by") for record in updates)
+    threat = SECURE_THREAT if secure else HIDDEN_THREAT if hidden else THREAT
+    came, owner = ("secure aggregation masks before the server receives it,", "clients computed") if hidden else (
+        "a federated server received", "the server received")  # fmt: skip
     shown = [_shown(run, record) for record in updates]
     table = table_of(cells)
     doubted = any(doubts_of(record) for record in updates[:1])
@@ -82,9 +91,9 @@ def read_run(run: Run) -> Reading:
     said = [line for one in shown for line in (f"{one['name']}: {one['label']}", *(f"  {s}" for s in one["sentences"]))]
     return Reading(
         question="What did the clients' updates give away?",
-        lead=f"{counted_words(len(updates), 'update')} that a federated server received from clients training "
-        f"{info.get('model', {}).get('name', 'the model')}: words attacked with nothing that the server does not have"
-        f"{pictures}.",
+        lead=f"{counted_words(len(updates), 'update')} that {came} from clients training "
+        f"{info.get('model', {}).get('name', 'the model')}: words attacked with nothing "
+        f"{'else' if hidden else 'that the server does not have'}{pictures}.",
         parts=(*map(part_of, updates),
                *(Part(name, Severity.UNMEASURED, "No unit of it is finished.") for name in unfinished)),
         counted=counted(updates),
@@ -92,7 +101,7 @@ def read_run(run: Run) -> Reading:
         remarks=(*silent, *missing, *falls(cells)),
         sections=(
             Section("threat", "Threat model", "Threat model: who could do this",
-                    render("threat.html.j2", model=SECURE_THREAT if secure else THREAT), open=True),
+                    render("threat.html.j2", model=threat), open=True),
             Section("received", "What was received", "What was received",
                     render("updates.html.j2", updates=shown, verdicts=False)),
             Section("falls", "Steps and batches", "How leakage falls with local steps and batch size",
@@ -112,9 +121,10 @@ def read_run(run: Run) -> Reading:
         ),
         scope=Scope(
             system=f"Federated training of {info.get('model', {}).get('name', 'the model')}",
-            material=f"{counted_words(len(updates), 'update')} as the server received "
+            material=f"{counted_words(len(updates), 'update')} as {owner} "
             f"{'it' if len(updates) == 1 else 'them'}",
-            adversary="the server of the training, or whoever reads its traffic",
+            adversary=str(HIDDEN_THREAT["adversary"]) if hidden
+            else "the server of the training, or whoever reads its traffic",
             categories=tuple(sorted({key for record in updates for key in record.get("categories", ())})),
             remedies=tuple(falls(cells)),
             remedy="" if secure else _steps_and_batches(run.config), unfinished=_reached(info, updates, cells),

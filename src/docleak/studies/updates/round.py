@@ -63,8 +63,8 @@ class Truth:
 
 @dataclass(frozen=True)
 class ImitatedRound:
-    """What was ``sent`` (theta_0 - theta_K by name, of the parameters that came), and how the client is believed to
-    have trained: ``truth``'s model, which holds theta_0, on the examples that ``batches`` number."""
+    """What was ``sent`` (theta_0 - theta_K by name, of the parameters that came and moved), and how the client is
+    believed to have trained: ``truth``'s model, which holds theta_0, on the examples that ``batches`` number."""
 
     truth: Truth
     sent: Named
@@ -73,6 +73,7 @@ class ImitatedRound:
     batches: Batches
     rates: tuple[float, ...] = ()  # of the steps, as shares of the plan's
     undecayed: frozenset[str] = frozenset()  # weights that do not decay
+    frozen: frozenset[str] = frozenset()  # weights that came as they were
 
     @classmethod
     def of(
@@ -92,14 +93,14 @@ class ImitatedRound:
         steps = tuple(tuple(place[number] for number in batch) for batch in batches)
         truth = Truth(model, picked(pages, shown), asked)
         truth = truth if truths is None else truths.setdefault(tuple(used), truth)
-        there = {name: value.to(truth.device) for name, value in sent.items()}
-        return cls(truth, there, plan, batching, steps, rates, undecayed)
+        there = {name: value.to(truth.device) for name, value in sent.items() if bool(value.any())}
+        return cls(truth, there, plan, batching, steps, rates, undecayed, frozenset(sent) - frozenset(there))
 
     @property
     def steps(self) -> ImitatedSteps:
         """As the adversary takes them."""
         owners = tuple(example.page for example in self.truth.examples)
-        return ImitatedSteps(self.optimiser, self.batches, owners, self.batching)
+        return ImitatedSteps(self.optimiser, self.batches, owners, self.batching, self.frozen)
 
     @property
     def optimiser(self) -> Optimiser:
@@ -133,6 +134,12 @@ class ImitatedRound:
     def planned(self, **changes: float | str) -> ImitatedRound:
         """The round under a plan with these changes."""
         return replace(self, plan=replace(self.plan, **changes))  # type: ignore[arg-type]
+
+    @property
+    def whole(self) -> dict[str, Tensor]:
+        """``sent`` and the zeros of what is frozen."""
+        named = dict(self.truth.model.module.named_parameters())
+        return {**self.sent, **{name: torch.zeros_like(named[name]) for name in self.frozen}}
 
     @cached_property
     def start(self) -> dict[str, Tensor]:

@@ -288,7 +288,8 @@ class UpdatesStudy(Study[UpdatesConfig]):
                 continue
             examples = objective_of(case.plan.objective).examples(pages)
             batches = assumed(len(examples), case.plan)
-            taken = ImitatedRound.of(case.model, case.round.sent, case.plan, case.batching, pages, examples, batches)
+            sent = case.round.whole
+            taken = ImitatedRound.of(case.model, sent, case.plan, case.batching, pages, examples, batches)
             if seen != {page.name for page in pages} and imitable(taken):
                 rounds[update.client] = taken
             if len(rounds) == OTHERS:

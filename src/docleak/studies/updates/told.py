@@ -64,7 +64,7 @@ def told_plan(update: CapturedUpdate, local: str = "") -> dict[str, Any]:
         told |= _adam(update, told)
     if told.get("weight_decay") is None and str(told.get("optimiser")).lower() == "sgd":
         told["weight_decay"] = 0.0  # torch's default
-    if told.get("epochs") is None and told.get("steps"):
+    if told.get("epochs") is None and (_number(told.get("steps")) or 0) > 0:
         told |= {"epochs": int(told["steps"]), "max_steps": told.get("max_steps") or int(told["steps"])}
     if told.get("optimiser") is not None:
         told["optimiser"] = str(told["optimiser"]).lower()
@@ -107,7 +107,7 @@ def _recorded(update: CapturedUpdate) -> dict[str, Any]:
     what it calls an objective is its own matter.
     """
     told = {ALIASES.get(name, name): value for name, value in _plain(update).items()}
-    if "recorded_by" not in update.details:
+    if update.ours:
         return told
     told.pop("objective", None)
     told |= {name: max(0, told[name]) for name in ("max_steps", "max_norm") if _number(told.get(name)) is not None}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from docleak.attacks.gradients.algebra.bag import tables_of
 from docleak.attacks.gradients.local_steps import EPSILON
-from docleak.models.base import dropout_rate
+from docleak.models.base import dropout_rate, trainable
 from docleak.spec import split_name
 from docleak.studies.updates.round import ImitatedRound, agreement, gap
 
@@ -28,6 +28,8 @@ ALIKE = 0.99
 DIRECTED = 0.8
 #: Cosine below which what was sent points against what any optimiser would make of these pages.
 AGAINST = -0.5
+#: What Opacus' wrapper puts before the names of parameters.
+OPACUS = "_module."
 #: Weights that no page moves, from which something is said of them all.
 LEAST = 1000
 
@@ -51,7 +53,7 @@ class Traces:
 
     ``received`` are the arrays as they came, called ``kind`` by who recorded them, ``begun`` those that the server
     sent, and ``unsent`` trainable parameters that did not come. ``told`` is what the capture says of the training that
-    no plan imitates.
+    no plan imitates, and ``names`` are those that arrays came under where they are not the model's.
     """
 
     trial: ImitatedRound
@@ -60,6 +62,7 @@ class Traces:
     unsent: Sequence[str] = ()
     kind: str = ""
     told: Sequence[str] = ()
+    names: Sequence[str] = ()
     taken: int = 0
 
     @cached_property
@@ -82,6 +85,7 @@ class Traces:
         noise = [*self._noise()]
         yield from noise
         if not noise:
+            yield from self._single()
             yield from self._rows()
             yield from self._dropout()
         test = self.trial.test(causes=True)
@@ -90,15 +94,41 @@ class Traces:
                 yield Cause(split_name(said)[0], said, TRACED)
 
     def _partial(self) -> Iterator[Cause]:
-        trial = self.trial
-        still = [name for name in trial.alive if not bool(trial.sent[name].any())]
-        count = len(trial.sent) + len(self.unsent)
+        trial, names = self.trial, [name for name, _ in trainable(self.trial.truth.model.module)]
         if self.unsent:
-            yield Cause("partial", f"partial send: {len(self.unsent)} of {count} tensors did not come, first "
+            yield Cause("partial", f"partial send: {len(self.unsent)} of {len(names)} tensors did not come, first "
                         f"{self.unsent[0]}", TRACED + 1)  # fmt: skip
-        if still:
-            yield Cause("partial", f"partial training: {len(still)} of {count} tensors did not move, first "
-                        f"{still[0]}; were they frozen?", TRACED + 1)  # fmt: skip
+        whole = replace(trial, sent=trial.whole, frozen=frozenset())
+        if trial.frozen and (still := [name for name in whole.alive if name in trial.frozen]):
+            yield Cause("partial", f"partial training: {len(still)} of {len(names)} tensors did not move, first "
+                        f"{still[0]}; they are taken to be frozen, and left aside", FITTING - 2)  # fmt: skip
+
+    def _single(self) -> Iterator[Cause]:
+        """Gradients of single examples, clipped: Opacus, by the names of its wrapper, or by the row of a padding token,
+        which torch keeps still and Opacus does not."""
+        said = "is not imitated: it clips the gradient of every example, adds noise, and draws batches by chance"
+        if rows := self._padding:
+            yield Cause("single", f"Opacus, which {said}: the padding token's row of {rows[0]} moved, which torch "
+                        "itself keeps still", TRACED + 1)  # fmt: skip
+        elif any(name.startswith(OPACUS) for name in self.names):
+            yield Cause("single", f"Opacus, which {said}: names begin with {OPACUS}, as its wrapper's do", FITTING + 1)
+
+    @property
+    def _padding(self) -> list[str]:
+        """Names of tables whose row for padding moved, beyond decay, while most of what no page looks up did not."""
+        found = []
+        for name, part in self.trial.truth.model.module.named_modules():
+            table, row = f"{name}.weight", getattr(part, "padding_idx", None)
+            if row is not None and table in self._idle:
+                left = self._beyond_decay(table)
+                if bool(left[row].any()) and float(left[self._idle[table].all(1)].double().mean()) < 0.1:
+                    found.append(table)
+        return found
+
+    def _beyond_decay(self, table: str) -> Tensor:
+        """Where (as a mask) numbers moved by more than decay and rounding explain."""
+        start, sent = self.trial.start[table], self.trial.sent[table].double()
+        return (sent - self._shrunk * start).abs() > 4 * EPSILON * start.abs().clamp_min(1e-30)
 
     def _kind(self) -> Iterator[Cause]:
         """Arrays of another kind than they are called, or of the other sign."""
@@ -197,9 +227,7 @@ class Traces:
         for name in (tokens, *axes.values()):
             if name not in trial.sent or name not in self._idle:
                 continue
-            start, sent = trial.start[name], trial.sent[name].double()
-            left = (sent - self._shrunk * start).abs() > 4 * EPSILON * start.abs().clamp_min(1e-30)
-            moved, looked_up = left.any(1), ~self._idle[name].all(1)
+            moved, looked_up = self._beyond_decay(name).any(1), ~self._idle[name].all(1)
             if float(moved.double().mean()) < 0.9:  # else the table is the output layer, too, or nothing is told apart
                 spare, lacking = spare + int((moved & ~looked_up).sum()), lacking + int((looked_up & ~moved).sum())
                 either += int((moved | looked_up).sum())

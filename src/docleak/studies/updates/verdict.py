@@ -116,7 +116,7 @@ def part_of(record: Mapping[str, Any]) -> Part:
     if "masked" in record:
         return Part(name_of(record), severity_of(record), _of_masks(record["masked"]))
     pictured = [_of_pictures(record["pictures"])] if "score" in record["pictures"] else []
-    said = [*_of_words(record["words"], _whose(record)), *pictured, *doubts_of(record)]
+    said = [*_told(record), *pictured, *doubts_of(record)]
     return Part(name_of(record), severity_of(record), " ".join(said))
 
 
@@ -183,7 +183,12 @@ def sentences(record: Mapping[str, Any]) -> list[str]:
     """What one captured update gave away, in plain words: its words, its pictures, then what stands against them."""
     if "masked" in record:
         return [_of_masks(record["masked"]), _of_masked_words(record["words"])]
-    lines = [*_of_words(record["words"], _whose(record)), _of_pictures(record["pictures"])]
+    lines = [*_told(record), _of_pictures(record["pictures"])]
+    if alien := record.get("alien"):
+        lines.append(
+            f"The capture says {', '.join(alien)}, and not all that docleak's own trainings say: it is taken for "
+            "another program's word, and what came is audited as if it were neither masked nor noised."
+        )
     lines += [told["sentence"]] if (told := record.get("inferred")) else []
     lines += doubts_of(record)
     if severity_of(record) is Severity.UNTOLD:
@@ -227,6 +232,17 @@ def _share(fields: Sequence[int]) -> str:
     return percent(held / of if of else None)
 
 
+def _told(record: Mapping[str, Any]) -> list[str]:
+    """What the words of an update, or of a sum, told and whom."""
+    if hidden := record.get("hidden_by"):
+        whose = (
+            f"Recorded before {hidden} masked it: the server receives masked numbers, and of all clients their sum, "
+            "which is not audited here. This is what the update tells by itself. "
+        )
+        return _of_words(record["words"], whose, reader="who sees it")
+    return _of_words(record["words"], _whose(record), "silos" if "sum" in record else "client")
+
+
 def _whose(record: Mapping[str, Any]) -> str:
     if "sum" not in record:
         return ""
@@ -234,13 +250,15 @@ def _whose(record: Mapping[str, Any]) -> str:
     return f"The sum of all silos' updates, which is all that the server learns. {two}"
 
 
-def _of_words(words: Mapping[str, Any], whose: str = "") -> list[str]:
+def _of_words(
+    words: Mapping[str, Any], whose: str = "", trained: str = "client", reader: str = "the server"
+) -> list[str]:
     """What was read, and where there is more to say of it, that; ``whose`` stands first."""
     if "failed" in words:
         return [f"{whose}Words: not read: {words['failed'].rstrip('.')}."]
     line = (
-        f"{whose}Words: of {words['true']} different tokens that the {'silos' if whose else 'client'} trained on, the "
-        f"server reads {words['right']} ({percent(words['recall'])}), out of {words['tokens']} of the vocabulary; "
+        f"{whose}Words: of {words['true']} different tokens that the {trained} trained on, {reader} "
+        f"reads {words['right']} ({percent(words['recall'])}), out of {words['tokens']} of the vocabulary; "
         f"{percent(words['precision'])} of what it reads is right."
     )
     held, of = words["fields"]
@@ -253,9 +271,7 @@ def _of_words(words: Mapping[str, Any], whose: str = "") -> list[str]:
     if words.get("conditions"):
         rounds, doubtful = words["rounds"], [c for c in words["conditions"] if not c["holds"]]
         lacking = "; ".join(f"{condition['name']}: {condition['found']}" for condition in doubtful)
-        sure = (
-            f"the server cannot be sure of them (not given: {lacking})" if lacking else "the server can be sure of them"
-        )
+        sure = f"{reader} cannot be sure of them (not given: {lacking})" if lacking else f"{reader} can be sure of them"
         plural = "s" if rounds > 1 else ""
         more.append(f"They come out of the span of its first layer's updates over {rounds} round{plural}; {sure}.")
     for axis, places in words["places"].items():

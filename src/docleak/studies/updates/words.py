@@ -44,7 +44,7 @@ def _sent(case: UpdateCase, update: CapturedUpdate, local: str) -> Sent:
     """Another round of the case's client."""
     update = named_as(case.model, update)
     plan, start = plan_of(update, local), update.start()
-    names = case.round.sent.keys() & start.keys()
+    names = case.round.whole.keys() & start.keys()
     delta = {name: torch.from_numpy(value) for name, value in sent_by(update).items() if name in names}
     steps = len(assumed(len(case.examples), plan))
     return Sent.of(delta, {name: torch.from_numpy(start[name]) for name in delta}, optimiser_of(plan), steps)
@@ -94,9 +94,9 @@ def _read(taken: ImitatedRound, steps: float, resolution: float, others: Sequenc
         if bag is None:
             raise AttackError(why)
         return bag, {"route": TABLE}
-    start = {name: value.detach() for name, value in model.module.named_parameters() if name in taken.sent}
+    start = {name: value.detach() for name, value in model.module.named_parameters() if name in taken.whole}
     try:
-        words = recover_words(model, [*others, Sent.of(taken.sent, start, optimiser, steps, resolution)])
+        words = recover_words(model, [*others, Sent.of(taken.whole, start, optimiser, steps, resolution)])
     except AttackError as fault:
         if bag is None:
             raise AttackError(f"{why} {fault}") from fault

@@ -42,6 +42,9 @@ KINDS = get_args(Kind)
 AGAIN = "Capture the round again."
 FITTING = "\nExpected finite arrays of the weights that were sent, with their names and shapes."
 LONGEST_NAME = 200  # characters of a client's name once encoded; file systems end at 255
+#: What every training of docleak's own says of itself, and what of that decides how its updates are audited.
+OWN_KEYS = ("seed", "holdout", "privacy", "secure")
+MEANT = ("privacy", "secure", "masked")
 #: What wrappers put before a parameter's name: DistributedDataParallel, torch.compile, Opacus, peft, Lightning.
 PREFIXES = ("module.", "_orig_mod.", "_module.", "base_model.model.", "model.")
 #: A position in a list instead of a name.
@@ -79,9 +82,17 @@ class CapturedUpdate:
 
     @property
     def ours(self) -> Mapping[str, Any]:
-        """``details`` as docleak's own training writes them; {} of another program, whose seed, privacy or resolution
-        are words of its own."""
-        return {} if "recorded_by" in self.details else self.details
+        """``details`` as docleak's own training writes them: all of OWN_KEYS, plans as plans, and no tap's mark. {} of
+        another program, whose seed, privacy or resolution are words of its own."""
+        told = self.details
+        plans = all(isinstance(told.get(key), Mapping | None) for key in ("privacy", "secure"))
+        own = plans and "recorded_by" not in told and all(key in told for key in OWN_KEYS)
+        return told if own else {}
+
+    @property
+    def alien(self) -> tuple[str, ...]:
+        """Words of another program's configuration that would say of docleak's what the server sees: not believed."""
+        return () if self.ours else tuple(key for key in MEANT if self.details.get(key) not in (None, False, ""))
 
     @property
     def name(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from docleak.errors import FederationError, ModelError
 from docleak.files import Stamps, stamps
+from docleak.models.base import trainable
 from docleak.models.files import WEIGHTS, shards, tensors_in
-from docleak.training.federated.capture import CapturedUpdate, naming
+from docleak.training.federated.capture import CapturedUpdate, Shapes, naming
 
 #: Adapters' files, before a whole model's.
 FILES = ("adapter_model.safetensors", "adapter_model.bin", *WEIGHTS)
@@ -97,6 +98,20 @@ def _weights_in(source: Path, files: Stamps) -> Mapping[str, NDArray[Any]]:
     return arrays
 
 
+def names_in(module: nn.Module, arrays: Shapes, came: Collection[str]) -> dict[str, str]:
+    """Name -> the module's own, of ``arrays``: wrappers' prefixes taken off, a list by the order of its parameters, a
+    tied weight by its first name where it is among those that ``came`` under another alone, as safetensors keeps it."""
+    state = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    whole = {name: tuple(value.shape) for name, value in module.named_parameters()}
+    moved = {name: tuple(value.shape) for name, value in trainable(module)}
+    names = naming(arrays, (whole, state, moved))
+    known, first = {names.get(name) for name in came}, dict[int, str]()
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if (other := first.setdefault(id(parameter), name)) not in known:
+            names |= {one: other for one, meant in names.items() if meant == name}
+    return names
+
+
 def _files_of(source: Path) -> list[Path]:
     """The files that hold the weights of a file, of an index of shards, or of a folder; FederationError without any."""
     file = source
@@ -111,11 +126,14 @@ def _files_of(source: Path) -> list[Path]:
 
 
 def _after(before: Path, after: Path) -> dict[str, NDArray[Any]]:
-    """By the names of the weights before, where those differ by what a wrapper adds."""
+    """By the names of the weights before, where those differ by what a wrapper adds; without other names of a tied
+    weight, which safetensors leaves out of one file and torch.save does not."""
     begun, ended = weights_in(before), weights_in(after)
     shapes = {name: value.shape for name, value in ended.items()}
     names = naming(shapes, [{name: value.shape for name, value in begun.items()}])
-    return {names.get(name, name): value for name, value in ended.items()}
+    named = {names.get(name, name): value for name, value in ended.items()}
+    both = [value for name, value in named.items() if name in begun]
+    return {n: v for n, v in named.items() if n in begun or not any(np.array_equal(v, one) for one in both)}
 
 
 def _some(names: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS as SECAGG
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -80,7 +81,8 @@ def tap(strategy: S, directory: str | Path, *, kind: str = "weights", limit_gb: 
 def tap_client(directory: str | Path, *, kind: str = "weights", limit_gb: float = 10.0) -> Mod:
     """A mod that records what leaves this client: ``ClientApp(mods=[docleak.tap_client("updates"), ...])``.
 
-    The first of the mods sees what the others made of the update, as the server does. A client is called by its
+    The first of the mods sees what the others made of the update, as the server does. What Flower's secaggplus_mod
+    masked is not recorded; behind that mod the update is, as the server does not see it. A client is called by its
     partition-id, or else its node's id. Otherwise as ``tap``; written before the reply leaves, since a client's
     process may end with it.
     """
@@ -136,7 +138,11 @@ def _record_own(recorder: Recorder, message: Message, asked: Any, reply: Message
     partition = context.node_config.get("partition-id", context.node_id)
     told = {**_numbers([message]), **({} if reply.has_error() else _numbers([reply]))}
     told |= {key: value for key, value in context.node_config.items() if key in ("partition-id", "num-partitions")}
-    number = int(told.get("server-round", message.metadata.group_id or 1))
+    number, masking = int(told.get("server-round", message.metadata.group_id or 1)), SECAGG in message.content
+    if masking and not asked and not reply.has_error():
+        return  # keys and shares, of which no update is made
+    if masking:
+        told["hidden_by"] = "Flower's SecAgg+"
     if reply.has_error() or not asked:
         recorder.warn(f"round {number}: no weights were asked for, or an error was replied; nothing is recorded.")
         return
@@ -160,9 +166,12 @@ def _sent(
 
 def _arrays_of(recorder: Recorder, what: str, reply: Message, start: Mapping[str, Array]) -> dict[str, Array] | None:
     """The array record that is most like what the client was sent: others are a strategy's own (control variates)."""
-    records = {key: dict(record) for key, record in reply.content.array_records.items()}
+    records = {key: dict(record) for key, record in reply.content.array_records.items() if record}
     if not records:
-        recorder.warn(f"{what}: the reply has no arrays. Masked updates (secure aggregation) are not recorded here.")
+        recorder.warn(
+            f"{what}: the reply has no arrays; what was masked (secure aggregation) is not recorded. Behind the mod "
+            "that masks, docleak.tap_client records what a client computed, which the server does not see."
+        )
         return None
     chosen = max(records, key=lambda key: len(set(records[key]) & set(start)))
     if len(records) > 1:
@@ -177,9 +186,14 @@ def _numbers(messages: Iterable[Message]) -> dict[str, Any]:
         for message in messages
         if message.has_content()
         for kind in (message.content.config_records, message.content.metric_records)
-        for record in kind.values()
+        for name, record in kind.items()
+        if name != SECAGG
     )
-    return {key: value for record in records for key, value in record.items() if not isinstance(value, bytes)}
+    return {key: value for record in records for key, value in record.items() if not _bytes(value)}
+
+
+def _bytes(value: Any) -> bool:
+    return isinstance(value, bytes) or (isinstance(value, list) and any(isinstance(one, bytes) for one in value))
 
 
 def _renew(there: dict[str, Any], values: Mapping[str, Any]) -> None:
