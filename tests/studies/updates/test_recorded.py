@@ -114,6 +114,13 @@ def test_a_frozen_trunk_is_frozen_in_the_audit_too(folder: Path, tmp_path: Path)
     told = replace(case.update, details={**case.update.details, "frozen": 1})
     with pytest.raises(FederationError, match="the weights sent lack"):
         open_case(told, load_model(str(folder / "model")), str(folder / "pages"))
+    trained_by_trainer(folder, tmp_path / "all", network(folder), gradient_accumulation_steps=1)
+    (other,) = read_updates(tmp_path / "all" / "updates")
+    study = UpdatesStudy(
+        UpdatesConfig(str(tmp_path / "updates"), documents=str(folder / "pages"), model=str(folder / "model"))
+    )
+    assert "layoutlmv3.embeddings.word_embeddings.weight" not in study.case(case.update).round.sent
+    assert "layoutlmv3.embeddings.word_embeddings.weight" in study.case(other).round.sent, "frozen by the client before"
 
 
 def test_adapters_are_recorded_with_a_folder_that_loads(folder: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from docleak.attacks.gradients import ATTACKS
 from docleak.documents.loaders import SYNTHETIC
 from docleak.documents.page import Image
 from docleak.errors import DocumentError, FederationError, SelfTestError
-from docleak.models import DocumentModel, load_model
+from docleak.models import DocumentModel, load_model, trainable
 from docleak.report.page import Reading
 from docleak.runs.identity import sources_of
 from docleak.runs.run import Run
@@ -137,6 +137,11 @@ class UpdatesStudy(Study[UpdatesConfig]):
             )
         return load_model(self.trained, device=self.device)
 
+    @cached_property
+    def _trainable(self) -> tuple[torch.nn.Parameter, ...]:
+        """What the model trains before any client's capture freezes some of it."""
+        return tuple(parameter for _, parameter in trainable(self.model.module))
+
     @property
     def trained(self) -> str:
         """The name or folder of the model that was trained; "" where nothing says it."""
@@ -171,6 +176,8 @@ class UpdatesStudy(Study[UpdatesConfig]):
             self._case = None  # its model is about to hold another start
             if not is_masked(update):
                 require_moved(update)
+            for parameter in self._trainable:
+                parameter.requires_grad_(True)
             options: dict[str, Any] = {"local": self.config.local, "folders": self.folders}
             if is_secure(update) and not is_masked(update):
                 self._case = open_sum(update, self._members(update), self.model, self.config.documents, **options)
