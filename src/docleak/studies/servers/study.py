@@ -305,9 +305,9 @@ def _part(run: Run, record: Mapping[str, Any]) -> Part:
     severity = Severity.SEVERE if read >= SEVERE_SHARE * of else Severity.PARTIAL if read else Severity.UNTOLD
     alone, with_honest = record["guard"], record["guard_beside"]
     stop = (
-        f"The guard refuses it in a first round ({len(alone['reasons'])} reasons)" if alone["refused"]
+        f"The guard refuses it in a first round ({counted_words(len(alone['reasons']), 'reason')})" if alone["refused"]
         else "The guard lets it pass in a first round"
-        + (f", and refuses it beside the honest model ({len(with_honest['reasons'])} reasons)"
+        + (f", and refuses it beside the honest model ({counted_words(len(with_honest['reasons']), 'reason')})"
            if with_honest["refused"] else " and beside the honest model")
     )  # fmt: skip
     beside = f", and {record['tokens_wrong']} that it has not" if record.get("one_page") else ""
