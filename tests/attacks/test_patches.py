@@ -66,6 +66,17 @@ def test_the_condition_is_that_of_the_worst_system() -> None:
     assert solve(system, known, unknown).condition == pytest.approx(worst)
 
 
+def test_a_gradient_of_patches_that_nobody_trained_tells_no_pixel() -> None:
+    unknown = unknown_patches(4)
+    system, _, known = made(unknown)
+    silent = replace(system, gradients=0 * system.gradients, sums=0 * system.sums)
+    solution = solve(silent, known, unknown)
+    np.testing.assert_array_equal(solution.pixels, known)
+    assert not solution.determined.any() and not solution.contradicts(silent)
+    told = {condition.name: condition.holds for condition in solution.conditions(silent, unknown)}
+    assert not told["the unknown patches' gradients are independent"] and not told["every private pixel is determined"]
+
+
 @pytest.mark.parametrize("count", [1, 5, WIDTH - 2])
 def test_the_noise_that_is_left_over_is_never_understated(count: int) -> None:
     """Of h - k directions that no unknown explains, one is the layer norm's and does not count as freedom: with noise

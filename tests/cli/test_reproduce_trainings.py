@@ -91,7 +91,7 @@ def test_what_means_nothing_to_the_kind_is_refused(command: Command, tmp_path: P
         ),
         (("fedocvqa/table3", "--scale", "paper"), "--model fedocvqa=DIR"),
         (("fedocvqa/private", "--documents", "invoices"), "the first ones of a list, which an epsilon does not cover"),
-        (("pfl-docvqa/table3", "--issuers", "1"), "1 providers were asked for; expected 2"),
+        (("pfl-docvqa/table3", "--issuers", "1"), "1 provider asked for; expected 2"),
         (("pfl-docvqa/table3", "--issuers", "12"), "expected a member in every client"),
     )
     for words, said in cases:
@@ -137,7 +137,7 @@ def test_nought_is_what_was_asked_for_and_not_the_recipes(command: Command, tmp_
         (("gi-dqa/table1", "--pages", "0"), "pages is 0; expected at least 1"),
         (("gi-dqa/table1", "--budget", "0"), "budget is 0; expected at least 1"),
         (("gi-dqa/table1", "--seed", "-1"), "seed is -1; expected 0 to"),
-        (("pfl-docvqa/table1", "--issuers", "0"), "0 providers were asked for"),
+        (("pfl-docvqa/table1", "--issuers", "0"), "0 providers asked for"),
         (("pfl-docvqa/table1", "--per-issuer", "0"), "a mean of 0.0 documents"),
     ):
         code, _, err = command("reproduce", *words, "--dry-run")

@@ -56,8 +56,11 @@ def test_delta_is_judged_by_the_providers_there_are_and_shared_ones_are_refused(
     command: Command, tmp_path: Path
 ) -> None:
     small = ("--clients", 2, "--documents", 12, "--rounds", 1, "--max-steps", 1, "--noise", 1, "--denominator", 2)
-    code, _, err = command("train", "federated", *small, "--delta", 0.2, "--out", "run")
-    assert code == 0 and "Warning: delta 0.2 is not below 1/" in err and "one provider" in err, err
+    code, _, err = command("train", "federated", *small, "--delta", 0.3, "--out", "run")
+    assert code == 0 and "Warning: delta 0.3 is not below 1/" in err and "one provider" in err, err
+    (tmp_path / "policy.toml").write_text('[[rule]]\nmeasure = "epsilon-claimed"\nat_most = 1e9\n')
+    code, out, _ = command("check", "run", "--policy", "policy.toml")
+    assert code == 2 and "but: Of about 4 providers, by the plan's public numbers, delta 0.3 is not below 1/4" in out
     first, second = sorted((tmp_path / "run" / "silos").iterdir())[:2]
     shutil.rmtree(second)
     shutil.copytree(first, second)

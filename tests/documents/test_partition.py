@@ -78,7 +78,7 @@ def test_what_cannot_be_divided() -> None:
         ({"a": ["x"], "b": ["y"]}, 1, "1 clients for 2 data sets"),
         ({"a": ["x"], "b": []}, 2, "'b' has no document"),
         ({}, 1, "no data set"),
-        ({"a": ["x"]}, 0, "0 clients for 1 data sets"),
+        ({"a": ["x"]}, 0, "0 clients for 1 data set, "),
     ):
         with pytest.raises(DocumentError, match=words):
             split_documents(documents, clients, rng=rng())

@@ -148,6 +148,8 @@ def test_what_cannot_take_adapters_is_refused(base: str, adapters: Path, tmp_pat
         adapt("vt5-start", tmp_path / "x", Lora(), seed=0)
     with pytest.raises(ModelError, match=r"targets \(q_prok\) among its linear layers: .*q_proj"):
         adapt(base, tmp_path / "x", Lora(targets=("q_prok",)), seed=0)
+    with pytest.raises(ModelError, match=r"LoRA has r=99999999; the widest layer of .* wide\. Give at most that\."):
+        adapt(base, tmp_path / "x", Lora(r=99_999_999), seed=0)
     with pytest.raises(ModelError, match="there already"):
         adapt(base, adapters, Lora(), seed=0)
     assert not (tmp_path / "x").exists()

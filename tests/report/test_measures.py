@@ -14,8 +14,9 @@ import pytest
 
 from docleak.errors import PolicyError, RunError
 from docleak.metrics.estimate import Estimate
+from docleak.privacy.second import CONTRADICTED, doubts_of
 from docleak.report.gate_files import junit, junit_unread, sarif, sarif_unread
-from docleak.report.measure import CLAIMED, EXPLAINED, FIELDS, MEMORY, SHOWN, Measure, difference, share_of
+from docleak.report.measure import CLAIMED, EXPLAINED, FIELDS, MEMORY, SHOWN, Measure, claimed, difference, share_of
 from docleak.report.policy import Outcome, Policy, Rule, check, overall, read_policy
 from docleak.report.schema import checked, json_schema
 from docleak.report.severity import Part, Severity
@@ -78,6 +79,11 @@ def test_epsilon_claimed_and_shown() -> None:
     assert held(claim, Measure(CLAIMED, "model", Estimate.exactly(8.0))) is Outcome.PASS
     assert held(claim, Measure(CLAIMED, "model", Estimate.exactly(8.1))) is Outcome.FINDING
     assert held(claim, Measure(CLAIMED, "model", Estimate(None), unbounded=True)) is Outcome.FINDING
+    large = claimed("model", 7.99, "7.99 at delta 0.9 per provider", "provider", doubts_of("", "delta 0.9 is not ..."))
+    assert large.doubts == ("Delta 0.9 is not ...",), "such a delta allows to publish everything of one"
+    assert held(claim, large) is Outcome.UNTOLD
+    assert held(claim, replace(large, doubts=doubts_of("epsilon 7.99, and PRV counts 8"))) is Outcome.PASS
+    assert doubts_of(f"epsilon 7.99. WARNING: the PRV accountant counts 80.9, more than 2% away: {CONTRADICTED}.")
     shown = Measure(SHOWN, "model", Estimate.exactly(1.0), most=3.7)
     assert [held({"measure": SHOWN, "at_most": b}, shown) for b in (0.5, 2.0, 8.0)] == [
         Outcome.FINDING, Outcome.PASS, Outcome.UNTOLD,

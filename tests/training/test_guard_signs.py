@@ -42,13 +42,27 @@ def test_an_honest_step_passes_and_bins_zeros_leaps_and_additions_do_not() -> No
     only(inspect({**step, "0.weight": 30 * step["0.weight"]}, last), "moved by")
     only(
         inspect({**step, "imprint.bias": torch.zeros(3)}, last),
-        "built otherwise: 1 tensors that the last model had not",
+        "built otherwise: it has 1 tensor that the last model had not, first imprint.bias",
     )
     only(inspect({**step, "0.bias": torch.zeros(63)}, last), "0.bias has shape (63,), and had (64,)")
     only(inspect({**step, "0.bias": torch.full((64,), torch.nan)}), "not finite")
     only(inspect({**step, "0.weight": 1e4 * step["0.weight"]}), "have length")
     adapters = {"q.lora_A.default.weight": torch.randn(8, 24), "q.lora_B.default.weight": torch.zeros(24, 8)}
     assert not inspect(adapters).refused  # they begin so
+
+
+def test_what_comes_out_as_no_number_is_no_all_clear() -> None:
+    last = weights(network())
+    broken = {**last, "0.weight": last["0.weight"].clone()}
+    broken["0.weight"][0, 0] = torch.nan
+    only(inspect(last, broken), "the sign 'leap' could not be told of 0.weight")
+    module = network()
+    with torch.no_grad():
+        module[2].bias.fill_(1e38)  # finite, and neither a matrix nor loud: only the loss tells
+    inputs = torch.randn(4, WIDTH)
+    opinion = inspect(weights(module), module=module, loss=lambda: module(inputs).square().sum())
+    only(opinion, "the sign 'bare' could not be told:")
+    assert np.isnan(opinion.signs[-1].value)
 
 
 def test_bare_counts_the_inputs_that_a_gradient_shows_as_they_are() -> None:

@@ -145,7 +145,12 @@ def test_bad_clients_and_plans(model: DocumentModel, pages: list) -> None:
         set_parameters(model, {**arrays, name: np.zeros((1, 2, 3), np.float32)})
     with torch.no_grad():
         next(p for _, p in trainable(model.module)).fill_(float("nan"))
-    with pytest.raises(FederationError, match="the loss of step 1 is nan"):
+    named = r"the loss of step 1 is nan: the model itself has weights that are NaN or infinite, in 1 tensor, first "
+    with pytest.raises(FederationError, match=named):
+        run(model, pages)
+    with torch.no_grad():
+        next(p for _, p in trainable(model.module)).fill_(1e30)
+    with pytest.raises(FederationError, match=r"the loss of step [12] is nan. Lower the learning rate"):
         run(model, pages)
 
 

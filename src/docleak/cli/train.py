@@ -17,6 +17,7 @@ from docleak.documents.ranges import CLIENTS, COUNT, TIMEOUT, Range
 from docleak.errors import FederationError, PrivacyError
 from docleak.models.device import pick_device
 from docleak.options import Need, only, option, options_of
+from docleak.spec import counted_words
 from docleak.training.settings import FEDERATED, PRIVATE, TrainingSettings
 
 if TYPE_CHECKING:
@@ -244,8 +245,8 @@ def _say_cost(federation: Federation, silos: int) -> None:
         f"{federation.model}: {cost.trainable:,} numbers are trained and travel, a tied weight once.\n"
         f"A round: {clients} of {silos} silos, each {cost.down() / 2**20:,.2f} MiB down and "
         f"{cost.up(federation.compression) / 2**20:,.2f} MiB up ({federation.compression}).\n"
-        f"{federation.rounds} rounds: docleak sends {sent / 2**30:,.2f} GiB. The papers' counting, in which every "
-        f"use of a tied weight travels: {published / 2**30:,.2f} GiB.\n"
+        f"{counted_words(federation.rounds, 'round')}: docleak sends {sent / 2**30:,.2f} GiB. The papers' counting, in "
+        f"which every use of a tied weight travels: {published / 2**30:,.2f} GiB.\n"
         "Framing adds less than 2 %; each evaluation sends the model once more to every silo."
     )
     if (plan := federation.privacy) is not None:

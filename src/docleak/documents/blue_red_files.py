@@ -39,6 +39,7 @@ from docleak.documents.pfl_docvqa import RED_TEST_NEGATIVE, RED_TEST_POSITIVE
 from docleak.documents.silos import Silo, write_silos
 from docleak.errors import DocumentError
 from docleak.files import drafted_folder, write_json
+from docleak.spec import counted_words
 
 MANIFEST = "blue-red.json"
 #: Synthetic invoices of issuers that no shipped checkpoint has seen.
@@ -79,7 +80,7 @@ class BlueRed:
 def open_issuers(providers: int, documents: float, plan: BlueRedPlan, *, seed: int) -> Divided:
     """Synthetic invoices of ``providers`` issuers with ``documents`` each on average, 3 at the least, divided."""
     if not 2 <= providers <= len(NUMBERS):
-        raise DocumentError(f"{providers} providers were asked for; expected 2 to {len(NUMBERS):,}.")
+        raise DocumentError(f"{counted_words(providers, 'provider')} asked for; expected 2 to {len(NUMBERS):,}.")
     counts = draw_counts(providers, mean=documents, least=3, rng=np.random.default_rng((seed, COUNTING)))
     return _divided(ISSUERS, make_issuers(NUMBERS[:providers], counts, seed=seed), plan, seed)
 

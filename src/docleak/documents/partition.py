@@ -12,6 +12,7 @@ from docleak.documents.names import provider_key
 from docleak.documents.page import fault_list
 from docleak.documents.pages import grouped
 from docleak.errors import DocumentError
+from docleak.spec import counted_words
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ def _check(documents: Mapping[str, int], clients: int, total: int) -> None:
     if not documents:
         faults.append("there is no data set")
     if clients < len(documents):
-        faults.append(f"{clients} clients for {len(documents)} data sets, and a client holds one only")
+        faults.append(f"{clients} clients for {counted_words(len(documents), 'data set')}, and a client holds one only")
     if clients > total:
-        faults.append(f"{clients} clients for {total} documents, and every client needs one")
+        faults.append(f"{clients} clients for {counted_words(total, 'document')}, and every client needs one")
     if faults:
         raise DocumentError(
             f"cannot divide the documents among {clients} clients:{fault_list(faults)}\nAsk for another number of "
@@ -118,7 +119,7 @@ def split_providers(
     if unknown:
         faults.append(f"{unknown} of {len(providers)} pages have no provider; divide the data set by documents instead")
     if clients < 1 or clients > len(groups):
-        faults.append(f"{clients} clients for {len(groups)} providers, and every client needs one")
+        faults.append(f"{clients} clients for {counted_words(len(groups), 'provider')}, and every client needs one")
     if faults:
         raise DocumentError(f"{data_set}: cannot be divided among {clients} clients by provider:{fault_list(faults)}")
     return _deal(data_set, list(groups.values()), clients, rng)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from docleak.documents.page import Image, Page, Question, Word
 from docleak.errors import ModelError
 from docleak.models.stages import Stage
+from docleak.spec import counted_words
 
 #: Label of a token that no loss is taken of.
 IGNORED = -100
@@ -143,6 +144,15 @@ def require_size(name: str, size: tuple[int, int] | None, native: tuple[int, int
 def trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Named parameters that training changes; a tied weight appears once."""
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+
+
+def broken_weights(module: nn.Module) -> str:
+    """A phrase about parameters that hold NaN or infinity; "" where none does."""
+    broken = [name for name, weight in module.named_parameters() if not bool(torch.isfinite(weight).all())]
+    if not broken:
+        return ""
+    tensors = counted_words(len(broken), "tensor")
+    return f"the model itself has weights that are NaN or infinite, in {tensors}, first {broken[0]}"
 
 
 def require_auditable(model: DocumentModel) -> None:

@@ -68,6 +68,9 @@ def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
     peft = load_peft()
     model = load_model(source)
     _require_plain(model, source)
+    widest = max(max(layer.weight.shape) for layer in _linear(model).values())
+    if lora.r > widest:  # no more directions than that, and memory without end
+        raise ModelError(f"LoRA has r={lora.r}; the widest layer of {source!r} is {widest} wide. Give at most that.")
     config = peft.LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, target_modules=list(lora.targets) or "all-linear", lora_dropout=0.0
     )
@@ -155,12 +158,15 @@ def _require_plain(model: DocumentModel, source: str) -> None:
         )
 
 
-def _expected(model: DocumentModel, lora: Lora) -> str:
+def _linear(model: DocumentModel) -> dict[str, Any]:
+    """The linear layers by name."""
     from torch import nn
 
-    names = sorted(
-        {name.rpartition(".")[2] for name, part in model.module.named_modules() if isinstance(part, nn.Linear)}
-    )
+    return {name: part for name, part in model.module.named_modules() if isinstance(part, nn.Linear)}
+
+
+def _expected(model: DocumentModel, lora: Lora) -> str:
+    names = sorted({name.rpartition(".")[2] for name in _linear(model)})
     return f"targets ({', '.join(lora.targets) or 'all'}) among its linear layers: {', '.join(names)}"
 
 

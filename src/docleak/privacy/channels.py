@@ -103,6 +103,8 @@ class Shape:
                    if getattr(self, name) not in known]  # fmt: skip
         if self.adapted > 3:
             faults.append(f"adapted is {self.adapted}; the first layer has query, key and value: 3")
+        if self.words > self.vocabulary:
+            faults.append(f"words is {self.words}; expected at most as many as the vocabulary, {self.vocabulary}")
         if faults:
             raise PrivacyError("; ".join(faults) + ".")
 
@@ -232,7 +234,7 @@ def _picture(shape: Shape) -> Channel:
     if shape.together > 1 or shape.tiles > 1:
         said = f"{shape.together} pages of {shape.tiles} tiles share one table of positions: they mix"
         return Channel("picture", State.CLOSED, said, "algebra")
-    said = f"{shape.tower_patches} patches of {shape.tower_width} numbers"
+    said = f"{shape.tower_patches} patch{'es' * (shape.tower_patches > 1)} of {shape.tower_width} numbers"
     if shape.tower_patches >= shape.tower_width:
         return Channel("picture", State.CLOSED, said, "algebra")
     if shape.precision != "float32":

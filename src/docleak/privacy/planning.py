@@ -17,6 +17,7 @@ from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, 
 from docleak.privacy.phases import mechanisms, noise_for_phases, phases_of
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.second import PACKAGES, Accountant, second_opinion
+from docleak.spec import counted_words
 
 
 def answer(asked: str, mechanism: Mechanism, epsilon: float, delta: float, accountant: Accountant) -> Guarantee:
@@ -45,8 +46,8 @@ def together(
     change = "replaced by another's" if like.relation is Relation.REPLACE_ONE else "added or removed"
     claim = (
         f"epsilon {rounded_up(total)} at delta {rounded_up(delta)} per {like.unit} ({WHAT[like.unit]} {change}) for "
-        f"all {len(phases)} phases together, on the same {like.unit}s; {one.accountant.upper()} accountant of "
-        f"{PACKAGES[one.accountant]} {one.version}{second_opinion(parts, delta, total)}."
+        f"{counted_words(len(phases), 'phase')} together, on the same {like.unit}s; {one.accountant.upper()} "
+        f"accountant of {PACKAGES[one.accountant]} {one.version}{second_opinion(parts, delta, total)}."
     )
     if any(published_count(part) for part in parts):
         claim += " Coins counted as hidden, which is no bound."

@@ -26,6 +26,8 @@ from docleak.privacy.prv import PRV_ERROR, epsilon_of_prv
 PRV_NUMBERS = 4_000_000
 #: Two accountants agree within this share of epsilon, and this beside it. PRV is asked to err by half of either.
 SHARE, BESIDE = 0.02, 0.01
+#: What is said where they differ by more.
+CONTRADICTED = "the two contradict each other"
 
 
 class Accountant(StrEnum):
@@ -67,9 +69,16 @@ def second_opinion(parts: Sequence[Mechanism], delta: float, epsilon: float, fir
     if epsilon > high and (loose := _loose(parts, delta, first)):
         return f"{loose}, and {by} {where}"
     return (
-        f". WARNING: the {by} {where}, more than {SHARE:.0%} + {BESIDE:g} away: the two contradict each other. Rely on "
+        f". WARNING: the {by} {where}, more than {SHARE:.0%} + {BESIDE:g} away: {CONTRADICTED}. Rely on "
         "neither before the difference is explained"
     )
+
+
+def doubts_of(claim: str, of_delta: str = "") -> tuple[str, ...]:
+    """Why a low epsilon is no all-clear, in sentences: what a ``claim`` says of a second accountant, and ``of_delta``
+    of a delta that is too large."""
+    said = (f"Two accountants count it, and {CONTRADICTED}.",) if CONTRADICTED in claim else ()
+    return (*said, f"{of_delta[0].upper()}{of_delta[1:]}") if of_delta else said
 
 
 def _loose(parts: Sequence[Mechanism], delta: float, first: Accountant) -> str:

@@ -117,14 +117,13 @@ class Measure:
                 "estimate": self.estimate.to_json()}  # fmt: skip
 
 
-def claimed(of: str, epsilon: float | None, printed: str, unit: str = "") -> Measure:
+def claimed(of: str, epsilon: float | None, printed: str, unit: str = "", doubts: Sequence[str] = ()) -> Measure:
     """The epsilon of a claim, None for none, ``printed`` with all that it holds of. A bound on epsilon is on a
     provider's: of a claim per single ``unit`` of those that a provider may have several of, a low number is no
-    all-clear."""
-    less = unit in ("document", "record")
-    doubts = (f"It is per {unit}, and one provider may have several: of all of them together more is given away.",)
-    estimate = Estimate.exactly(epsilon)
-    return Measure(CLAIMED, of, estimate, doubts * less, unbounded=epsilon is None, printed=printed)
+    all-clear, nor is it with other ``doubts``."""
+    several = f"It is per {unit}, and one provider may have several: of all of them together more is given away."
+    doubts = (*([several] if unit in ("document", "record") else []), *doubts)
+    return Measure(CLAIMED, of, Estimate.exactly(epsilon), doubts, unbounded=epsilon is None, printed=printed)
 
 
 def holding(name: str, held: object) -> str:

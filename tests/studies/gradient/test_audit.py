@@ -733,8 +733,11 @@ def test_training_takes_questions_of_private_fields_where_there_are_no_others_an
         replace(pages, attacked=3).first(load_model("layoutlmv3-start"), 2, 0)
 
 
-def test_a_recorded_gradient_has_one_round() -> None:
-    with pytest.raises(AttackError, match="found rounds = 2"):
-        GradientConfig(rounds=2, exposure=Exposure(gradient_file="update.safetensors"))
+def test_a_recorded_gradient_is_of_one_model_page_and_round() -> None:
+    recorded = Exposure(gradient_file="update.safetensors")
+    with pytest.raises(AttackError, match=r"found 2 rounds\. Name the one"):
+        GradientConfig(models=("donut-start",), rounds=2, exposure=recorded)
+    with pytest.raises(AttackError, match=r"found 4 models, 3 pages\. Name the one"):
+        GradientConfig(pages=3, exposure=recorded)
     with pytest.raises(AttackError, match="rounds is 0; expected at least 1"):
         GradientConfig(rounds=0)

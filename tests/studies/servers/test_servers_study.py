@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from docleak.attacks.servers.view import Loot, Token
-from docleak.errors import AttackError
+from docleak.errors import AttackError, ModelError
 from docleak.models import Encoded
 from docleak.report.severity import Severity
 from docleak.studies.engine import carry_out
@@ -65,7 +65,7 @@ def test_what_passes_a_first_round_is_not_said_to_be_refused(tmp_path: Path) -> 
     (record,) = run.units()
     assert not record["guard"]["refused"] and record["guard_beside"]["refused"]
     (reading,) = report_on([run.path])[1]
-    assert "of the 1 models that were sent docleak guard refuses 0 in a first round" in reading.counted
+    assert "of 1 manipulated model docleak guard refuses 0 in a first round" in reading.counted
     assert "and 1 beside the honest model" in reading.counted
     (part,) = reading.parts
     assert "The guard lets it pass in a first round, and refuses it beside the honest model" in part.sentence
@@ -77,6 +77,22 @@ def test_a_model_that_was_written_over_is_loaded_again(tmp_path: Path) -> None:
         small_donut(seed=seed).save(str(tmp_path / "model"))
         identities.append(ServersStudy(ServersConfig(models=(str(tmp_path / "model"),), clients=2)).identity())
     assert identities[0] != identities[1]
+
+
+def test_a_model_that_holds_no_numbers_is_refused_and_what_no_client_sends_is_no_trial(tmp_path: Path) -> None:
+    broken, loud = small_donut(seed=0), small_donut(seed=1)
+    with torch.no_grad():
+        next(broken.module.parameters()).view(-1)[0] = torch.nan
+        for weight in loud.module.parameters():
+            weight.mul_(1e18)
+    broken.save(str(tmp_path / "broken"))
+    loud.save(str(tmp_path / "loud"))
+    config = ServersConfig(models=(str(tmp_path / "broken"),), servers=("imprint",), public=4)
+    with pytest.raises(ModelError, match=r"weights that are NaN or infinite, in 1 tensor, first .* another checkpoint"):
+        carry_out(ServersStudy(config), tmp_path / "one")
+    config = ServersConfig(models=(str(tmp_path / "loud"),), servers=("imprint",), public=4)
+    (reading,) = report_on([carry_out(ServersStudy(config), tmp_path / "two").path])[1]
+    assert "0 of 0 trials; 1 was not possible: what a client computes of it is no number" in reading.counted
 
 
 def test_a_sum_in_fixed_point_is_rounded_and_refuses_what_it_cannot_hold() -> None:

@@ -223,6 +223,8 @@ def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(ModelError, match=r"Lower the learning rate"):
         fit(model, [model.encode(pages()[0])] * 4, [model.encode(pages()[1])],
             FitConfig(epochs=3, batch_size=1, learning_rate=1e30, warmup_epochs=0, max_norm=0), seed=0)  # fmt: skip
+    with pytest.raises(ModelError, match=r"cannot be trained: the model itself has weights that are NaN or infinite"):
+        fit(model, [model.encode(pages()[0])], [model.encode(pages()[1])], SHORT, seed=0)  # what that training left
 
 
 # -- what is to be guessed, hidden in the picture ----------------------------------------------------------------------

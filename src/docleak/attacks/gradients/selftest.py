@@ -97,9 +97,11 @@ def _causes(
     worst = _only_tied(view, ours)
     if worst:
         causes.append(f"tied weights: only {worst} differs; was a shared weight counted once per place?")
-    if not causes and dropout:
-        masks = "its masks cannot be known" if view.local else "say --train-mode if it was on"
-        causes.append(f"train or evaluation mode: the model has dropout (p = {dropout}); {masks}")
+    if not causes:
+        if dropout:
+            masks = "its masks cannot be known" if view.local else "say --train-mode if it was on"
+            causes.append(f"train or evaluation mode: the model has dropout (p = {dropout}); {masks}")
+        causes.append("other examples: it is of another page, question or answer, or of another number of them")
     return causes
 
 

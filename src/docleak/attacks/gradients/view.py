@@ -11,8 +11,7 @@ from torch import Tensor
 
 from docleak.attacks.gradients.local_steps import ImitatedSteps
 from docleak.errors import GradientError
-from docleak.models.base import DocumentModel, Encoded, trainable
-from docleak.spec import counted_words
+from docleak.models.base import DocumentModel, Encoded, broken_weights, trainable
 
 #: The square of a smaller number lies below float32's normal numbers, which some devices take for zero; of a larger
 #: one is infinite.
@@ -133,7 +132,7 @@ class Knowledge:
 def check_gradient(model: DocumentModel, gradient: Mapping[str, Tensor]) -> None:
     """Raise GradientError, listing all faults, if the gradient cannot come from the model."""
     parameters = dict(trainable(model.module))
-    faults = list(_faults(parameters, gradient))
+    faults = list(_faults(model, parameters, gradient))
     if faults:
         shown = "\n  - ".join(faults[:15])
         more = f"\n  ... and {len(faults) - 15} more" if len(faults) > 15 else ""
@@ -145,15 +144,12 @@ def check_gradient(model: DocumentModel, gradient: Mapping[str, Tensor]) -> None
         )
 
 
-def _faults(parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> Iterable[str]:
+def _faults(model: DocumentModel, parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> Iterable[str]:
     if not gradient:
         yield "it is empty"
         return
-    if broken := [name for name, weight in parameters.items() if not bool(torch.isfinite(weight).all())]:
-        yield (
-            "the model itself has weights that are NaN or infinite, in "
-            f"{counted_words(len(broken), 'tensor')}, first {broken[0]}"
-        )
+    if broken := broken_weights(model.module):
+        yield broken
         return
     for name in sorted(gradient.keys() - parameters.keys()):
         yield f"{name}: the model has no such trainable parameter"

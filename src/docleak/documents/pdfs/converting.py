@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from docleak.documents.files import describe_folder, raise_faults
+from docleak.documents.files import raise_faults
 from docleak.documents.folder import save
 from docleak.documents.page import Field, Image, Page, Word
 from docleak.documents.pages import LazyPages
@@ -60,8 +60,7 @@ def load(path: Path, *, limit: int | None = None) -> LazyPages:
 
 
 def _refuse(path: Path) -> NoReturn:
-    if not path.exists():
-        raise DocumentError(f"{path} {describe_folder(path)}; expected PDFs.")
+    find_pdfs(path)
     raise DocumentError(
         f"{path} holds PDFs, of which docleak has to know first which words are private. Convert them once into a "
         f"folder of pages: docleak data convert {shlex.quote(f'pdf:{path}')} NEW-FOLDER --values VALUES.csv "

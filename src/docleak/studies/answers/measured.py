@@ -9,8 +9,10 @@ import numpy as np
 
 from docleak.metrics.estimate import Estimate
 from docleak.privacy.accounting import claimed_in_words
+from docleak.privacy.budget import delta_warning
 from docleak.privacy.empirical import LowerBound, from_one_run, from_scores
 from docleak.privacy.mechanism import Unit
+from docleak.privacy.second import doubts_of
 from docleak.report.measure import (
     DOCUMENT_AUC,
     DOCUMENT_FIELDS,
@@ -142,7 +144,9 @@ def _epsilon(record: Record, name: str) -> list[Measure]:
     unit, delta = bill.get("unit", ""), bill.get("delta")
     printed = claimed_in_words(bill["epsilon"], delta, unit)
     alike = "documents" in record and unit == Unit.DOCUMENT  # the audit, too, is of single documents
-    measures = [claimed(name, bill["epsilon"], printed, "" if alike else unit)]
+    members = int(record["membership"].get("members", 0))  # no more than the training had
+    of_delta = delta_warning(delta, max(members, 2), unit) if delta else ""
+    measures = [claimed(name, bill["epsilon"], printed, "" if alike else unit, doubts_of(bill["claim"], of_delta))]
     if shown is None:
         return measures
     inside, others = (int(record["membership"][side]) for side in ("members", "others"))

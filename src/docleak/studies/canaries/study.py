@@ -15,6 +15,7 @@ from docleak.models.loading import load_model
 from docleak.privacy.accounting import claimed_in_words, rounded_down, rounded_up
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.empirical import LowerBound, held_against, in_digits, jointly
+from docleak.privacy.second import doubts_of
 from docleak.report.measure import SHOWN, Measure, claimed
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity
@@ -200,7 +201,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
             limits=LIMITS,
             runs=(run_facts(run.path, run.manifest()),),
             synthetic=True,
-            measures=tuple(one for r in records if r["training"] != WITHOUT_NOISE for one in _measures(r)),
+            measures=tuple(one for r in records if r["training"] != WITHOUT_NOISE for one in _measures(r, run.config)),
             scope=Scope(
                 system=f"A private training of {run.config['model']}", adversary=record_threat(records),
                 material=f"{run.config['canaries']} canary providers beside {others}", model=True,
@@ -233,7 +234,7 @@ def _row(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Valu
     return row
 
 
-def _measures(record: Mapping[str, Any]) -> tuple[Measure, ...]:
+def _measures(record: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Measure, ...]:
     """What is shown, of what so many guesses could have shown, and what is claimed."""
     name = f"training with {record['training']}"
     doubts = (f"{_fit(record)}.",) if _above_claim(record) else ()
@@ -241,7 +242,9 @@ def _measures(record: Mapping[str, Any]) -> tuple[Measure, ...]:
     shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), doubts, most=record["most"],
                     printed=best.in_words)  # fmt: skip
     epsilon = record["epsilon_claimed"]
-    return shown, claimed(name, epsilon, claimed_in_words(epsilon, best.delta, best.unit))
+    of_delta = delta_warning(best.delta, config["canaries"] + config["others"], best.unit)
+    printed = claimed_in_words(epsilon, best.delta, best.unit)
+    return shown, claimed(name, epsilon, printed, doubts=doubts_of(record["claim"], of_delta))
 
 
 def _fitted(record: Mapping[str, Any]) -> float:

@@ -14,7 +14,7 @@ from docleak.models.sizes import parse_size
 from docleak.models.stages import STAGES, Stage
 from docleak.options import Option, only, option
 from docleak.registry import Choice
-from docleak.spec import split_name
+from docleak.spec import counted_words, split_name
 
 #: Tried by itself wherever it applies: linear algebra, which costs next to nothing where it determines the page.
 CLOSED_FORM = "closed-form"
@@ -133,8 +133,12 @@ class GradientConfig:
         require_budget(self.attacks, self.budget, rounds=self.rounds)
         if self.fine_tune_steps < 0:
             raise AttackError(f"fine_tune_steps is {self.fine_tune_steps}; expected 0 or more.")
-        if self.rounds > 1 and self.exposure.gradient_file:
-            raise AttackError(f"a recorded gradient is that of one round; found rounds = {self.rounds}. Leave one out.")
+        several = {"model": len(self.models), "page": self.pages, "round": self.rounds}
+        if self.exposure.gradient_file and (many := [counted_words(n, what) for what, n in several.items() if n > 1]):
+            raise AttackError(
+                f"a recorded gradient is of one model, one attacked page and one round; found {', '.join(many)}. Name "
+                "the one of each that it is of (--model, --pages 1, --rounds 1)."
+            )
         if self.image_size is not None and not all(1 <= side <= LONGEST_SIDE for side in self.image_size):
             raise AttackError(f"image_size is {self.image_size}; expected width and height of 1 to {LONGEST_SIDE}.")
 

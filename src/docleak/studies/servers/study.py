@@ -13,13 +13,13 @@ from torch import Tensor
 from docleak.attacks.registries import SERVERS
 from docleak.attacks.servers.view import Loot, PublicPages
 from docleak.documents.page import Image, Page
-from docleak.errors import DocumentError, FederationError
+from docleak.errors import DocumentError, FederationError, ModelError
 from docleak.files import Stamps, stamps
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.image import psnr
 from docleak.metrics.membership import clopper_pearson
 from docleak.models import DocumentModel, Encoded, load_model, pixels_of, trainable
-from docleak.models.base import image_of
+from docleak.models.base import broken_weights, image_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import SEVERE_SHARE, Part, Severity
 from docleak.report.statement import Scope
@@ -99,6 +99,8 @@ class ServersStudy(Study[ServersConfig]):
             update = summed([client_gradient(sent.model, pixels[b], inputs[b]) for b in batches], c.limit)
         except FederationError as fault:
             return {**record, "obstacle": f"no client would send it under secure aggregation: {fault}"}, {}
+        if not all(bool(torch.isfinite(value).all()) for value in update.values()):
+            return {**record, "obstacle": "what a client computes of it is no number, and no client sends that"}, {}
         loot = server.read(sent, update)
         one_page = bool(getattr(server, "one_page", False))
         record |= of_pictures(loot, pixels) | (of_one(loot, inputs) if one_page else of_tokens(loot, inputs))
@@ -138,7 +140,7 @@ class ServersStudy(Study[ServersConfig]):
         if impossible:
             counted += f"; {len(impossible)} {'was' if len(impossible) == 1 else 'were'} not possible: "
             counted += "; ".join(dict.fromkeys(why.rstrip(".") for why in impossible))
-        counted += f"; of the {len(caught)} models that were sent {guard}" if caught else "."
+        counted += f"; of {counted_words(len(caught), 'manipulated model')} {guard}" if caught else "."
         return Reading(
             question="What does a server read that does not keep to the protocol?",
             lead=f"Manipulated models, answered by clients with pages of {named}.",
@@ -215,7 +217,10 @@ def _model(source: str, device: str) -> DocumentModel:
 
 @lru_cache(maxsize=2)
 def _loaded(source: str, device: str, files: Stamps) -> DocumentModel:
-    return load_model(source, device=device)
+    model = load_model(source, device=device)
+    if broken := broken_weights(model.module):
+        raise ModelError(f"{source!r} cannot be audited: {broken}. Give another checkpoint.")
+    return model
 
 
 def tensors(model: DocumentModel, pages: Sequence[Page]) -> tuple[Tensor, list[Encoded]]:
@@ -300,9 +305,9 @@ def _part(run: Run, record: Mapping[str, Any]) -> Part:
     severity = Severity.SEVERE if read >= SEVERE_SHARE * of else Severity.PARTIAL if read else Severity.UNTOLD
     alone, with_honest = record["guard"], record["guard_beside"]
     stop = (
-        f"The guard refuses it in a first round ({len(alone['reasons'])} reasons)" if alone["refused"]
+        f"The guard refuses it in a first round ({counted_words(len(alone['reasons']), 'reason')})" if alone["refused"]
         else "The guard lets it pass in a first round"
-        + (f", and refuses it beside the honest model ({len(with_honest['reasons'])} reasons)"
+        + (f", and refuses it beside the honest model ({counted_words(len(with_honest['reasons']), 'reason')})"
            if with_honest["refused"] else " and beside the honest model")
     )  # fmt: skip
     beside = f", and {record['tokens_wrong']} that it has not" if record.get("one_page") else ""

@@ -16,6 +16,8 @@ from docleak.errors import RunError
 from docleak.files import reported, write_atomically
 from docleak.metrics.estimate import Estimate
 from docleak.privacy.accounting import claimed_in_words
+from docleak.privacy.budget import delta_warning
+from docleak.privacy.second import doubts_of
 from docleak.report.measure import claimed
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, learning_curves, picture
@@ -28,7 +30,7 @@ from docleak.studies.study import Study, Tell, Unit, one_of
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.record import KIND, FederatedRun, load_run
 from docleak.training.federated.scores import Kept, kept_of
-from docleak.training.federated.summary import facts_of, text_of
+from docleak.training.federated.summary import delta_by_plan, facts_of, text_of
 from docleak.training.private.records import UNIT, text_of_records
 
 COLUMNS = {
@@ -77,7 +79,9 @@ def _read_rounds(run: Run, rng: np.random.Generator) -> Reading:
     table = Table("Rounds", COLUMNS, rows, first="after", open=True)
     curves = picture(decoded(_curves(training, rng)), "Training loss and ANLS over rounds")
     body = render("training.html.j2", curves=curves, table=table)
-    return reading_of(run, facts["lineage"]["sentence"], text_of(facts), facts, {"rounds": table}, body)
+    ledger = training.ledger()
+    of_delta = delta_by_plan(ledger.plan, len(training.silos())) if ledger else ""
+    return reading_of(run, facts["lineage"]["sentence"], text_of(facts), facts, {"rounds": table}, body, of_delta)
 
 
 def _read_records(run: Run) -> Reading:
@@ -90,13 +94,17 @@ def _read_records(run: Run) -> Reading:
         open=True,
     )  # fmt: skip
     body = render("table.html.j2", table=table)
-    return reading_of(run, record["lineage"]["sentence"], text_of_records(record), record, {"records": table}, body)
+    lineage, text = record["lineage"], text_of_records(record)
+    of_delta = delta_warning(lineage["delta"], record["records"], "record") if lineage.get("delta") else ""
+    return reading_of(run, lineage["sentence"], text, record, {"records": table}, body, of_delta)
 
 
 def reading_of(
-    run: Run, claim: str, text: str, facts: Mapping[str, Any], tables: Mapping[str, Table], body: Any
-) -> Reading:
-    """The part says what holds for the model, ``claim``; nothing is measured of what it gives away."""
+    run: Run, claim: str, text: str, facts: Mapping[str, Any], tables: Mapping[str, Table], body: Any,
+    of_delta: str = "",
+) -> Reading:  # fmt: skip
+    """The part says what holds for the model, ``claim``, and ``of_delta`` where delta is too large for it; nothing is
+    measured of what it gives away."""
     lineages = [lineage] if (lineage := facts.get("lineage")) else []  # several trainings: none in common
     part = Part("training", Severity.UNMEASURED, claim, label="Trained, not attacked")
     return Reading(
@@ -107,7 +115,8 @@ def reading_of(
         results={"training": facts}, tables=tables, limits=LIMITS, runs=(run_facts(run.path, run.manifest()),),
         measures=tuple(
             claimed("training", one.get("epsilon"),
-                    claimed_in_words(one.get("epsilon"), one.get("delta"), one.get("unit", "")), one.get("unit", ""))
+                    claimed_in_words(one.get("epsilon"), one.get("delta"), one.get("unit", "")), one.get("unit", ""),
+                    doubts_of(claim, of_delta))
             for one in lineages
         ),
         shows="",

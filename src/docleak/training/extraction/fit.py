@@ -13,7 +13,7 @@ from torch import Tensor
 
 from docleak.documents.ranges import EPOCHS, RATE
 from docleak.errors import DocumentError, ModelError
-from docleak.models.base import IGNORED
+from docleak.models.base import IGNORED, broken_weights
 from docleak.models.encoders.model import EncoderModel
 from docleak.models.encoders.questions import all_asked
 from docleak.models.encoders.scrubbing import patched
@@ -108,6 +108,8 @@ def fit(
         raise DocumentError(
             f"{len(private)} pages to train on and {len(validation)} to validate with; expected at least one of each."
         )
+    if broken := broken_weights(model.module):
+        raise ModelError(f"{model.name!r} cannot be trained: {broken}. Give another checkpoint.")
     private = all_asked(private)
     rng = np.random.default_rng(np.random.SeedSequence((seed, 0xF17)))
     masks = torch.Generator().manual_seed(int(rng.integers(2**62)))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from docleak.documents.page import Page
 from docleak.errors import FederationError
-from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
+from docleak.models.base import DocumentModel, Encoded, broken_weights, pixels_of, trainable
 from docleak.models.device import seed_torch
 from docleak.models.vlm.values import derived_once
 from docleak.spec import counted_words
@@ -122,17 +122,19 @@ def train_in_place(
                 optimiser.zero_grad(set_to_none=True)
                 with derived_once(model):
                     loss = _add_gradient(model, fitted, [examples[i] for i in numbers], objective, rng)
+                if not math.isfinite(loss):
+                    broken = "" if losses else broken_weights(model.module)  # later ones are this training's own
+                    raise FederationError(
+                        f"client {client!r}: the loss of step {len(losses) + 1} is {loss}"
+                        + (f": {broken}. Give another checkpoint." if broken else
+                           ". Lower the learning rate, or look for pages that break the model.")
+                    )  # fmt: skip
                 if plan.max_norm:
                     torch.nn.utils.clip_grad_norm_(named, plan.max_norm)
                 optimiser.step()
                 losses.append(loss)
                 batches.append(numbers)
                 on_examples(sum(map(len, batches)), len(examples))
-                if not math.isfinite(losses[-1]):
-                    raise FederationError(
-                        f"client {client!r}: the loss of step {len(losses)} is {losses[-1]}. Lower the learning rate, "
-                        "or look for pages that break the model."
-                    )
         finally:  # under privacy one unit's failure is not the end of the round
             optimiser.zero_grad(set_to_none=True)  # gradients are of no use after the round
             model.module.train(was_training)

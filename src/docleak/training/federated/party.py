@@ -16,6 +16,7 @@ from docleak.errors import FederationError
 from docleak.models.base import DocumentModel, trainable
 from docleak.models.loading import load_model
 from docleak.privacy.randomness import Randomness
+from docleak.spec import counted_words
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
@@ -95,8 +96,8 @@ def introduce(party: Party, model: DocumentModel, federation: Federation) -> Int
         objective = objective_of(federation.local.objective)
         if not (examples := len(objective.examples(party.training))):
             raise FederationError(
-                f"it has {pages} pages and no {objective.needs} to train on. Give it some (docs/data-format.md), or "
-                "train without it."
+                f"it has {counted_words(pages, 'page')} and no {objective.needs} to train on. Give it some "
+                "(docs/data-format.md), or train without it."
             )
     return Introduction(party.name, party.source, pages, kept, fingerprint(model), examples)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +21,13 @@ from docleak.training.guard.signs import Sign, Weights
 WORDS = {
     "flat": "{value:.0%} of {where} is two directions (at most {limit:.0%}): its rows are bins of one measurement",
     "loud": "the rows of {where} have length {value:.3g} (at most {limit:g})",
-    "silent": "{value:.0f} tensors are all zeros, first {where}: what they would pass on is silenced",
-    "infinite": "{value:.0f} tensors hold numbers that are not finite, first {where}",
+    "silent": "all zeros in {value:.0f} of its tensors, first {where}: what they would pass on is silenced",
+    "infinite": "numbers that are not finite in {value:.0f} of its tensors, first {where}",
     "leap": "{where} moved by {value:.3g} of its own size since the last model (at most {limit:g})",
     "bare": "{value:.0f} different inputs of {where} would come back as they are (at most {limit:g})",
 }
+#: The same of a sign that came out as no number.
+UNTOLD = "the sign {name!r} could not be told{where}: what it is computed from overflows, or holds no numbers"
 #: In a guard's folder: the model that it was last asked to train.
 LAST = "last.safetensors"
 
@@ -89,7 +92,9 @@ def inspect(
     reasons = [] if last is None else [f"the model is built otherwise: {one}" for one in signs.structure(asked, last)]
     for sign in evidence:
         limit = getattr(limits, sign.name)
-        if not sign.value <= limit:
+        if math.isnan(sign.value):
+            reasons.append(UNTOLD.format(name=sign.name, where=f" of {sign.where}" if sign.where else ""))
+        elif sign.value > limit:
             reasons.append(WORDS[sign.name].format(value=sign.value, where=sign.where, limit=limit))
     return Opinion(tuple(evidence), tuple(reasons))
 

@@ -8,6 +8,7 @@ the difference of two neighbouring rows. The silo knows its inputs, so it can co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from docleak.spec import counted_words
 
 #: Arrays of whatever library by parameter name.
 Weights = Mapping[str, Tensor | NDArray[Any]]
@@ -46,8 +49,9 @@ def structure(asked: Weights, last: Weights) -> list[str]:
     """What differs in names and shapes, in words."""
     shapes = [{name: tuple(value.shape) for name, value in weights.items()} for weights in (last, asked)]
     gone, new = sorted(shapes[0].keys() - shapes[1].keys()), sorted(shapes[1].keys() - shapes[0].keys())
-    differences = [f"{len(new)} tensors that the last model had not, first {new[0]}"] if new else []
-    differences += [f"{len(gone)} tensors of the last model are gone, first {gone[0]}"] if gone else []
+    tensors = [counted_words(len(names), "tensor") for names in (new, gone)]
+    differences = [f"it has {tensors[0]} that the last model had not, first {new[0]}"] if new else []
+    differences += [f"it lacks {tensors[1]} of the last model, first {gone[0]}"] if gone else []
     differences += [
         f"{name} has shape {shapes[1][name]}, and had {shapes[0][name]}"
         for name in sorted(shapes[0].keys() & shapes[1].keys()) if shapes[0][name] != shapes[1][name]
@@ -125,7 +129,7 @@ def of_gradient(module: nn.Module, loss: Callable[[], Tensor]) -> Sign:
     finally:
         for handle in handles:
             handle.remove()
-    best = Sign("bare", 0)
+    best = Sign("bare", 0 if bool(torch.isfinite(value)) else math.nan)
     for (name, (inputs, _)), slope in zip(kept.items(), slopes, strict=True):
         if slope is not None:
             count = bare(inputs.flatten(0, -2), slope.detach().flatten(0, -2))
@@ -183,4 +187,5 @@ def _rms(value: Tensor) -> float:
 
 
 def _by_value(sign: Sign) -> float:
-    return sign.value
+    """What came out as no number goes before all that did: it could not be told."""
+    return math.inf if math.isnan(sign.value) else sign.value

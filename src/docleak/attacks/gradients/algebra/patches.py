@@ -203,7 +203,11 @@ class _Group:
 
 
 def solve(system: System, known: Floats, unknown: Mask) -> Solution:
-    """Pixels from ``known`` (N, p², 3) where ``unknown`` (N, p²) is False, and from the gradient elsewhere."""
+    """Pixels from ``known`` (N, p², 3) where ``unknown`` (N, p²) is False, and from the gradient elsewhere, which tells
+    none where no patch was trained."""
+    if not system.gradients.any():
+        most = int(unknown.sum(axis=0).max(initial=0))
+        return Solution(known.copy(), np.zeros_like(unknown), None, most, float("inf"))
     rest = system.sums - np.einsum("nh,nqc->qch", system.gradients, known)
     groups = _groups(system, unknown)
     leftover = _leftover(rest, groups)
