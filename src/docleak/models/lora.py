@@ -68,7 +68,7 @@ def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
     peft = load_peft()
     model = load_model(source)
     _require_plain(model, source)
-    widest = max(max(layer.weight.shape) for layer in _linear(model).values())
+    widest = max((max(layer.weight.shape) for layer in _linear(model).values()), default=lora.r)
     if lora.r > widest:  # no more directions than that, and memory without end
         raise ModelError(f"LoRA has r={lora.r}; the widest layer of {source!r} is {widest} wide. Give at most that.")
     config = peft.LoraConfig(

@@ -103,8 +103,6 @@ class Shape:
                    if getattr(self, name) not in known]  # fmt: skip
         if self.adapted > 3:
             faults.append(f"adapted is {self.adapted}; the first layer has query, key and value: 3")
-        if self.words > self.vocabulary:
-            faults.append(f"words is {self.words}; expected at most as many as the vocabulary, {self.vocabulary}")
         if faults:
             raise PrivacyError("; ".join(faults) + ".")
 
