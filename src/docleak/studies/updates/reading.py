@@ -82,7 +82,7 @@ def read_run(run: Run) -> Reading:
     secure = any("masked" in record or "sum" in record for record in updates)
     hidden = any(record.get("hidden_by") for record in updates)
     threat = SECURE_THREAT if secure else HIDDEN_THREAT if hidden else THREAT
-    came, owner = ("secure aggregation masks before the server receives it,", "clients computed") if hidden else (
+    came, owner = ("secure aggregation masks on the way to the server,", "clients computed") if hidden else (
         "a federated server received", "the server received")  # fmt: skip
     shown = [_shown(run, record) for record in updates]
     table = table_of(cells)
