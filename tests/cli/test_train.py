@@ -219,6 +219,7 @@ def test_the_dry_run_counts_both_ways_and_writes_nothing(command: Command, tmp_p
         (("--objective", "xx"), "objective"),
         (("--compression", "zip"), "expected none, fp16 or topk:SHARE"),
         (("--clients", "50", "--documents", "10"), "50 clients"),
+        (("--clients", "50", "--documents", "10", "--dry-run"), "50 clients"),
         (("--holdout", "1"), "holdout is 1.0"),
         (("--rounds", "0"), "rounds is 0"),
         (("--minimum", "99", "--clients", "2"), "minimum is 99, and 2 of 2 silos train in a round; expected at most 2"),

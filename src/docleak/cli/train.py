@@ -125,13 +125,15 @@ def of_phase(settings: TrainingSettings, phases: str, name: str, said: Said) -> 
 def federated(options: Federated, said: Said) -> None:
     """Train over silos on Flower, in one process without sockets; docleak deploy runs the same over a network."""
     from docleak.training.federated.federation import impossible
-    from docleak.training.federated.silo import find_silos, synthetic_silos
+    from docleak.training.federated.silo import find_silos, synthetic_division, synthetic_silos
 
     settings = of_phase(options.settings, options.phases, options.phase, said)
     federation = settings.federation(said)
     count = len(find_silos(options.silos)) if options.silos else options.clients
     if faults := impossible(federation, count):
         raise FederationError("; ".join(faults) + ".")
+    if options.dry_run and not options.silos:  # what could not be divided is refused now, too
+        synthetic_division(options.clients, options.documents, seed=settings.seed)
 
     def silos() -> dict[str, Path]:
         return (

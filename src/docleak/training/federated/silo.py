@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from docleak.documents.division import divide
+from docleak.documents.division import Division, divide
 from docleak.documents.files import IMAGE_SUFFIXES, describe_folder
 from docleak.documents.folder import INDEX
 from docleak.documents.loaders import load_pages
@@ -126,9 +126,14 @@ def find_silos(directory: Path) -> dict[str, Path]:
 def synthetic_silos(out: Path, count: int, documents: int, *, seed: int) -> dict[str, Path]:
     """``count`` silos of synthetic invoices with providers of their own, made in ``out`` unless they are there."""
     if not out.exists():
-        division = divide(["synthetic"], count, by="providers", seed=seed, count=documents)
+        division = synthetic_division(count, documents, seed=seed)
         write_silos(division.shares, division.sources, out, by="providers", seed=seed)
     return find_silos(out)
+
+
+def synthetic_division(count: int, documents: int, *, seed: int) -> Division:
+    """The invoices of ``synthetic_silos``, none of them written; DocumentError for fewer providers than silos."""
+    return divide(["synthetic"], count, by="providers", seed=seed, count=documents)
 
 
 def one_silo(spec: str, count: int, out: Path, *, seed: int) -> dict[str, Path]:
