@@ -163,38 +163,38 @@ class Diagnosis(Traces):
     def _batchings(self) -> Iterator[Cause]:
         """Other ways to make a batch's loss; then the most alike of them at the rate and decay that fit it, for the
         plan's may be wrong, too, or were fitted under its own way."""
-        closest, alike = DIRECTED, dict[str, ImitatedRound]()
-        for option, batching in self._ways():
+        closest, alike = DIRECTED, dict[tuple[str, str], ImitatedRound]()
+        for key, value, batching in self._ways():
             trial = replace(self.trial, batching=batching)
             if self._tried(trial):
-                yield _reproduced(option.partition("=")[0], option)
+                yield _reproduced(key, f"{key}={value}")
                 return
             left = MOST_STEPS - self.taken - len(trial.batches)
             if left >= 0 and (cosine := agreement(trial.sent, trial.replayed, trial.alive)[1]) > closest:
-                closest, alike = cosine, {option: trial}
-        for option, trial in alike.items():
+                closest, alike = cosine, {(key, value): trial}
+        for (key, value), trial in alike.items():
             trial, rate = self.fitted(trial)
             if rate and self._idle:
                 trial, rate = self.fitted(trial.planned(weight_decay=self.decay(rate)))
             if rate and self._tried(trial):
-                option += f",learning_rate={rate:g},weight_decay={trial.plan.weight_decay:g}"
-                yield _reproduced(option.partition("=")[0], option)
+                more = f"learning_rate={rate:g},weight_decay={trial.plan.weight_decay:g}"
+                yield _reproduced(key, f"{key}={value},{more}")
 
-    def _ways(self) -> Iterator[tuple[str, Batching]]:
-        """As --local says them."""
+    def _ways(self) -> Iterator[tuple[str, str, Batching]]:
+        """As --local says them: key and value."""
         now, truth = self.trial.batching, self.trial.truth
         longest = max((len(e.tensors.get("input_ids", ())) for e in truth.inputs), default=0)
         most = int(getattr(truth.model, "max_tokens", 0))
         for length in dict.fromkeys((LONGEST, most, *LENGTHS, UNPADDED)) if hasattr(truth.model, "padded") else ():
             if length != now.padding and (length <= 0 or longest <= length <= most):
                 said = {LONGEST: "longest", UNPADDED: "none", most: "max_length"}.get(length, str(length))
-                yield f"padding={said}", replace(now, padding=length)
+                yield "padding", said, replace(now, padding=length)
         for labels in LABELS if hasattr(truth.model, "labelled") else ():
             if labels != now.labels:
-                yield f"labels={labels}", replace(now, labels=labels)
+                yield "labels", labels, replace(now, labels=labels)
         mean = "tokens" if now.mean == "examples" else "examples"
         if any("labels" in e.tensors for e in truth.inputs) and self._batched_up:
-            yield f"mean={mean}", replace(now, mean=mean)
+            yield "mean", mean, replace(now, mean=mean)
 
     def _clients(self) -> Iterator[Cause]:
         distance = gap(self.trial.sent, self.ours, self.trial.alive)
