@@ -126,7 +126,7 @@ BESIDE = {
     "--division": "--release r", "--release": "--division d", "--count": "--batch-size 1",
     "--members": "--release r --non-members d", "--non-members": "--release r --members d",
     "--references": "--release r --members d --non-members e",
-    "--resnet": "--bimodal", "--image-size": "--bimodal",
+    "--resnet": "--bimodal", "--image-size": "--bimodal", "--gradient": "--model donut-start",
 }  # fmt: skip
 
 

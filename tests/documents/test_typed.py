@@ -54,7 +54,8 @@ def test_a_setting_of_another_type_is_refused(kind: str, settings: dict[str, Any
 
 
 def test_numbers_of_numpy_and_paths_are_kept_as_python_s() -> None:
-    given: dict[str, Any] = {"pages": np.int64(3), "image_size": [np.int32(64), 32], "gradient_file": Path("a")}
+    one = {"models": ["donut-start"], "gradient_file": Path("a")}
+    given: dict[str, Any] = {"pages": np.int64(1), "image_size": [np.int32(64), 32], **one}
     made = configured(GradientConfig, given, what="a study")
     assert made.image_size == (64, 32) and made.exposure.gradient_file == "a"
     assert {type(number) for number in (made.pages, *made.image_size)} == {int}

@@ -144,7 +144,7 @@ def _epsilon(record: Record, name: str) -> list[Measure]:
     unit, delta = bill.get("unit", ""), bill.get("delta")
     printed = claimed_in_words(bill["epsilon"], delta, unit)
     alike = "documents" in record and unit == Unit.DOCUMENT  # the audit, too, is of single documents
-    members = int(record["membership"].get("members", 0))  # no more than the training had
+    members = int(record.get("membership", {}).get("members", 0))  # no more than the training had
     of_delta = delta_warning(delta, max(members, 2), unit) if delta else ""
     measures = [claimed(name, bill["epsilon"], printed, "" if alike else unit, doubts_of(bill["claim"], of_delta))]
     if shown is None:
