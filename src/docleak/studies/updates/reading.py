@@ -80,7 +80,7 @@ def read_run(run: Run) -> Reading:
     absent = info.get("absent", [])
     silent = [f"Nothing came in this round from {', '.join(absent)}, who sent in another round."] if absent else []
     secure = any("masked" in record or "sum" in record for record in updates)
-    hidden = any(record.get("hidden_by") for record in updates)
+    hidden = bool(updates) and all(record.get("hidden_by") for record in updates)
     threat = SECURE_THREAT if secure else HIDDEN_THREAT if hidden else THREAT
     came, owner = ("secure aggregation masks on the way to the server,", "clients computed") if hidden else (
         "a federated server received", "the server received")  # fmt: skip

@@ -116,14 +116,14 @@ class Traces:
     @property
     def _padding(self) -> list[str]:
         """Names of tables whose row for padding moved, beyond decay, while most of what no page looks up did not."""
-        found = []
+        tables = []
         for name, part in self.trial.truth.model.module.named_modules():
             table, row = f"{name}.weight", getattr(part, "padding_idx", None)
             if row is not None and table in self._idle:
                 left = self._beyond_decay(table)
                 if bool(left[row].any()) and float(left[self._idle[table].all(1)].double().mean()) < 0.1:
-                    found.append(table)
-        return found
+                    tables.append(table)
+        return tables
 
     def _beyond_decay(self, table: str) -> Tensor:
         """Where (as a mask) numbers moved by more than decay and rounding explain."""

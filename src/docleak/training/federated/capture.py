@@ -86,8 +86,8 @@ class CapturedUpdate:
         another program, whose seed, privacy or resolution are words of its own."""
         told = self.details
         plans = all(isinstance(told.get(key), Mapping | None) for key in ("privacy", "secure"))
-        own = plans and "recorded_by" not in told and all(key in told for key in OWN_KEYS)
-        return told if own else {}
+        whole = plans and "recorded_by" not in told and all(key in told for key in OWN_KEYS)
+        return told if whole else {}
 
     @property
     def alien(self) -> tuple[str, ...]:
