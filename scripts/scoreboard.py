@@ -22,6 +22,7 @@ from typing import Any
 from docleak.files import write_atomically
 from docleak.metrics.estimate import Estimate
 from docleak.recipes import Recipe, list_recipes
+from docleak.recipes.recipe import SCALES
 from docleak.recipes.statements import CONFIRMED, OPEN, REFUTED, RELATIONS
 from scripts.deciding import to_decide
 
@@ -65,7 +66,7 @@ def stored(folder: Path, recipe: str) -> list[dict[str, Any]]:
     """The stored tables of a recipe, that of scale tiny first; ``at`` is the scale, and the part of a table that
     several commands computed, ``commit`` what its page says it was made with."""
     tables = []
-    for scale in ("tiny", "base", "paper"):
+    for scale in SCALES:
         whole = folder / (f"{recipe}.json" if scale == "tiny" else f"{recipe}-{scale}.json")
         for file in filter(Path.is_file, (whole, *sorted(folder.glob(f"{recipe}-{scale}-*.json")))):
             part = file.stem.removeprefix(f"{Path(recipe).name}-{scale}-") if file != whole else ""
