@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -348,6 +350,43 @@ def test_noise_before_adamw_is_noise_and_no_decay(folder: Path, stepped: tuple[A
     causes = causes_of(opened(folder, tmp_path, "weights", before, after, local=ADAMW))
     assert causes[0]["key"] == "noise" and "up as often as down" in causes[0]["sentence"]
     assert "shrank" not in " ".join(cause["sentence"] for cause in causes)
+
+
+def nine_steps(
+    folder: Path, optimiser: Callable[..., torch.optim.Optimizer], pull: float = 0.0
+) -> tuple[Arrays, Arrays]:
+    """Weights before and after three epochs, a page a step; ``pull``: FedProx's mu."""
+    tokenizer, model = AutoTokenizer.from_pretrained(str(folder / "model")), network(folder)
+    before, steps = copy.deepcopy(dict(model.named_parameters())), optimiser(model.parameters())
+    for page in 3 * list(docleak.load_pages(folder / "pages")):
+        steps.zero_grad()
+        away = sum(((value - before[name].detach()) ** 2).sum() for name, value in model.named_parameters())
+        (model(**app.batch_of(tokenizer, [page], True)).loss + pull / 2 * away).backward()
+        steps.step()
+    states = (before.items(), model.named_parameters())
+    return tuple({name: value.detach().clone() for name, value in state} for state in states)  # type: ignore[return-value]
+
+
+def test_the_decay_of_several_steps_is_neither_opacus_nor_other_pages(folder: Path, tmp_path: Path) -> None:
+    """AdamW at its defaults, of which nothing is said: nine roundings were more than one step's slack."""
+    before, after = nine_steps(folder, lambda weights: torch.optim.AdamW(weights, lr=1e-3))
+    causes = causes_of(opened(folder, tmp_path, "weights", before, after, local=""))
+    said = " ".join(cause["sentence"] for cause in causes)
+    assert "Opacus" not in said and "that these pages do not have" not in said
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "pull"), [(torch.optim.Adam, 0.0), (torch.optim.AdamW, 0.1)], ids=["decay", "FedProx"]
+)
+def test_a_pull_inside_the_gradient_is_no_noise(
+    optimiser: type[torch.optim.Optimizer], pull: float, folder: Path, tmp_path: Path
+) -> None:
+    """Every weight moves that no page does, up as often as down, by the sign of the weight itself."""
+    made = functools.partial(optimiser, lr=1e-3, weight_decay=0.01)  # type: ignore[call-arg]
+    case = opened(folder, tmp_path, "weights", *nine_steps(folder, made, pull), local=ADAMW)
+    causes = {cause["key"]: cause["sentence"] for cause in causes_of(case)}
+    assert "noise" not in causes
+    assert "as the sign of each tells" in causes["pull"]
 
 
 def test_gradients_that_were_clipped_one_by_one_are_thought_of(

@@ -128,7 +128,9 @@ class Traces:
     def _beyond_decay(self, table: str) -> Tensor:
         """Where (as a mask) numbers moved by more than decay and rounding explain."""
         start, sent = self.trial.start[table], self.trial.sent[table].double()
-        return (sent - self._shrunk * start).abs() > 4 * EPSILON * start.abs().clamp_min(1e-30)
+        share, spread = self._shrinking
+        rounding = 4 * max(EPSILON, 3 * spread)  # every step rounds once more: the spread says how often
+        return (sent - share * start).abs() > rounding * start.abs().clamp_min(1e-30)
 
     def _kind(self) -> Iterator[Cause]:
         """Arrays of another kind than they are called, or of the other sign."""
@@ -198,7 +200,13 @@ class Traces:
         size = float(idle.square().mean().sqrt()) if len(idle) >= LEAST else 0.0
         up, still = (float(mask.double().mean()) for mask in (idle > 0, idle.abs() < 0.01 * size))
         if self.trial.plan.optimiser == "adamw" and size > 0.1 * self.trial.plan.learning_rate:
-            if still < 0.1 and abs(up - 0.5) < 0.1:
+            start = torch.cat([self.trial.start[name][where] for name, where in self._idle.items()])
+            signs = float((idle.sign() * start.sign()).mean())
+            if abs(signs) > 0.5:
+                yield Cause("pull", f"pull: weights that no page moves moved {'towards' if signs > 0 else 'away from'} "
+                            f"zero, as the sign of each tells, by about {size:.2g}: a pull inside the gradient, as "
+                            "of torch.optim.Adam's weight_decay or of FedProx, is not imitated", TRACED)  # fmt: skip
+            elif still < 0.1 and abs(up - 0.5) < 0.1:
                 yield Cause("noise", f"noise: weights that no page moves moved all the same, up as often as down, by "
                             f"about {size:.2g}, as of noise in their gradients", TRACED)  # fmt: skip
             return
@@ -235,9 +243,14 @@ class Traces:
             yield Cause("pages", f"pages: {spare} tokens or coordinates moved that these pages do not have, and "
                         f"{lacking} of theirs did not; are they other pages or questions?", TRACED)  # fmt: skip
 
-    @cached_property
+    @property
     def _shrunk(self) -> float:
         """Share of a weight that decay took where no page moves it; 0.0 where it is not about the same of all."""
+        return self._shrinking[0]
+
+    @cached_property
+    def _shrinking(self) -> tuple[float, float]:
+        """That share, and how far half of these weights' shares are from it."""
         ratios = [
             (self.trial.sent[name].double()[where] / self.trial.start[name][where]).flatten()
             for name, where in self._idle.items()
@@ -245,10 +258,10 @@ class Traces:
         known = torch.cat(ratios) if ratios else torch.zeros(0)
         known = known[torch.isfinite(known)]
         if len(known) < 100:
-            return 0.0
-        share = float(known.median())
+            return 0.0, 0.0
+        share = float(known.median()) + 0.0  # no minus zero
         spread = float((known - share).abs().median())
-        return share if spread < max(EPSILON, 0.5 * abs(share)) else 0.0
+        return (share, spread) if spread < max(EPSILON, 0.5 * abs(share)) else (0.0, 0.0)
 
     def _dropout(self) -> Iterator[Cause]:
         """Replays with masks drawn here: is what was sent as far from them as they are from one another?"""
