@@ -5,14 +5,18 @@
     python -m scripts.pair_files described       src/docleak/models/checkpoints/aligner-described
     python -m scripts.pair_files generator       src/docleak/models/checkpoints/generator-tiny
     python -m scripts.pair_files generator       FOLDER cifar100:DIR:split=train 32x32 50000
+    python -m scripts.pair_files text            FOLDER
 
-The last trains a generator of one's own, on so many pictures of a data set at that size. All else comes from docleak's
-own scenes and synthetic invoices, and the list of common words below. The trainer of word pieces breaks ties by chance,
-so that a second run gives a slightly different list: the one in the package stays, and the aligner belongs to it.
+The last but one trains a generator of one's own, on so many pictures of a data set at that size; the last a bert-tiny
+to guess masked words, for a text model that was pretrained (reproduce mmgia/table2 --model bert-tiny=lenet5+FOLDER).
+All else comes from docleak's own scenes and synthetic invoices, and the list of common words below. The trainer of word
+pieces breaks ties by chance, so that a second run gives a slightly different list: the one in the package stays, and
+the aligner belongs to it.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,11 +31,12 @@ from docleak.models.base import pixels_of
 from docleak.models.encoders.tiny import word_piece_tokenizer
 from docleak.models.pair.aligner import FOUND_OF_20, build_aligner, save_aligner
 from docleak.models.pair.generator import GeneratorConfig, build_generator, save_generator
-from docleak.models.pair.shapes import pair_tokenizer
+from docleak.models.pair.shapes import pair_tokenizer, text_classifier
 from docleak.models.sizes import parse_size
 from docleak.spec import split_name
 from scripts.aligning import AligningConfig, similarity_of, train_aligner
 from scripts.generating import GeneratingConfig, train_generator
+from scripts.masking import MaskingConfig, guessed, train_masked
 
 PIECES = 1500
 COMMON = """
@@ -128,11 +133,38 @@ def generator(folder: Path, spec: str = "", size: str = "", count: str = "") -> 
     save_generator(made, folder, card)
 
 
+def text(folder: Path) -> None:
+    """Train bert-tiny to guess masked words of scenes' sentences, and say how many of unseen ones it guesses."""
+    torch.set_num_threads(1)
+    began, config = time.process_time(), MaskingConfig()
+    classifier, tokenizer = text_classifier("bert-tiny", torch.Generator().manual_seed(0))
+    texts = [
+        pair.text
+        for number, of in enumerate((False, True))
+        for pair in make_scenes(SCENES, seed=17 + number, described=of)
+    ]
+    unseen = [pair.text for of in (False, True) for pair in make_scenes(500, seed=99, described=of)]
+    masked = train_masked(
+        classifier, texts, tokenizer, config, seed=0,
+        on_step=lambda step, loss: print(f"step {step}: {loss:.3f}", flush=True) if not step % 100 else None,
+    )  # fmt: skip
+    card = {
+        "made_by": "scripts/pair_files.py text", "sentences": len(texts), "steps": config.steps,
+        "cpu_seconds": round(time.process_time() - began),
+        "masked_words_guessed": round(guessed(masked, unseen, tokenizer, config, seed=1), 3),
+    }  # fmt: skip
+    print(card)
+    classifier.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_atomically(folder / "docleak.json", (json.dumps(card, indent=2) + "\n").encode())
+
+
 PARTS: dict[str, Callable[..., None]] = {
     "vocabulary": vocabulary,
     "aligner": aligner,
     "described": described,
     "generator": generator,
+    "text": text,
 }
 
 if __name__ == "__main__":

@@ -144,12 +144,18 @@ def _settle(net: Any, size: tuple[int, int], generator: torch.Generator) -> None
 
 
 def _text_net(name: str, generator: torch.Generator) -> tuple[nn.Module, int, Any]:
-    import transformers
-
     if name not in TEXT_SHAPES:
         net: Any = _from_path("AutoModelForSequenceClassification", name, TEXT_SHAPES, head="classifier.")
         where, revision = _where(name)
         return net, _without_head(net, name), tokenizer_of(where, revision=revision)
+    net, tokenizer = text_classifier(name, generator)
+    return net, _without_head(net, name), tokenizer
+
+
+def text_classifier(name: str, generator: torch.Generator) -> tuple[Any, Any]:
+    """A classifier of TEXT_SHAPES drawn with ``generator``, and the tokenizer of pairs."""
+    import transformers
+
     layers, width, heads, inner = TEXT_SHAPES[name]
     tokenizer = pair_tokenizer()
     config = transformers.BertConfig(
@@ -158,7 +164,7 @@ def _text_net(name: str, generator: torch.Generator) -> tuple[nn.Module, int, An
     )  # fmt: skip
     net = transformers.BertForSequenceClassification(config)
     spread(net, generator=generator)
-    return net, _without_head(net, name), tokenizer
+    return net, tokenizer
 
 
 def _where(name: str) -> tuple[str, str | None]:
