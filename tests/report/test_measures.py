@@ -112,6 +112,17 @@ def test_what_is_about_all_could_not_be_told_of_runs_that_are_not_finished() -> 
         assert held(rule, read, verdict=replace(half, unfinished=())) is Outcome.PASS
 
 
+def test_a_partial_leak_of_a_run_that_is_not_finished_is_no_pass_for_the_part_that_a_rule_names() -> None:
+    """One of the two pages of the words was read in part, the other not yet attacked: it may be read whole."""
+    half = verdict_of([Part("words", Severity.PARTIAL, "So.")], "So.", ["The run is not finished: 1 of 2 pages."])
+    rule = {"measure": "verdict", "at_worst": "partial", "of": "words"}
+    assert held(rule, verdict=half) is Outcome.UNTOLD
+    (checked,) = check(Policy(rule=(Rule(**rule),)), (), half)
+    assert checked.why == "Partial leak: So. The run is not finished: 1 of 2 pages. What is missing may be worse."
+    assert held(rule, verdict=replace(half, unfinished=())) is Outcome.PASS
+    assert held({**rule, "at_worst": "none"}, verdict=half) is Outcome.FINDING, "what was read was read"
+
+
 def test_a_rule_on_the_verdict_says_it_in_the_words_of_the_part() -> None:
     verdict = verdict_of([Part("model", Severity.NONE, "So.", "Nothing shown")], "So.")
     (checked,) = check(Policy(rule=(Rule(measure="verdict", at_worst="none"),)), (), verdict)

@@ -154,12 +154,13 @@ def read_policy(file: Path) -> Policy:
 
 def check(policy: Policy, measures: Sequence[Measure], verdict: Overall) -> list[Checked]:
     """Every rule on every part that it picks; a name of a rule that picks none could not be told, and what is about
-    all there is, or all of some names, could not where a run is not finished, whose other parts are not there yet."""
+    all there is, or all of some names, could not where a run is not finished, whose other parts are not there yet; nor
+    could a partial leak of such a run, which the rest of it may make a severe one."""
     checked = []
     for rule in policy.rule:
         if rule.measure == VERDICT:
             parts = [part for part in verdict.parts if rule.picks(part.name)]
-            told = [_of_verdict(rule, part) for part in parts]
+            told = [_of_verdict(rule, part, verdict.unfinished) for part in parts]
         else:
             told = [_of_measure(rule, one) for one in measures if one.what == rule.measure and rule.picks(one.of)]
         several = [name for name in rule.patterns if set("*?[") & set(name)]
@@ -177,11 +178,13 @@ def overall(checked: Sequence[Checked]) -> Outcome:
     return next(outcome for outcome in Outcome if outcome in {one.outcome for one in checked})
 
 
-def _of_verdict(rule: Rule, part: Part) -> Checked:
+def _of_verdict(rule: Rule, part: Part, unfinished: Sequence[str]) -> Checked:
     why = f"{part.said}: {part.sentence}"
     if part.severity in (Severity.UNTOLD, Severity.UNMEASURED):
         return Checked(rule, part.name, Outcome.UNTOLD, why)
     bad = list(Severity).index(part.severity) < list(Severity).index(Severity(str(rule.at_worst)))
+    if part.severity is Severity.PARTIAL and unfinished and not bad:
+        return Checked(rule, part.name, Outcome.UNTOLD, f"{why} {' '.join(unfinished)} What is missing may be worse.")
     return Checked(rule, part.name, Outcome.FINDING if bad else Outcome.PASS, why)
 
 
