@@ -86,6 +86,8 @@ class Measure:
     provider; where it is a difference, ``less`` holds the other side. ``unbounded``: there is no claim at
     all. ``most``: what could have been shown at most. ``counted``: what counts as read, where it is no value as such.
     ``printed``: the number in words, where it takes more than its value, such as delta and unit of an epsilon.
+    ``union``: what it is at most where two routes may have given different fields, of which the number is one route's;
+    the doubt that this is (its ``why``) falls where this, too, keeps to a bound.
     """
 
     what: str
@@ -98,6 +100,7 @@ class Measure:
     most: float | None = None
     counted: str = ""
     printed: str = ""
+    union: Estimate | None = None
 
     @property
     def text(self) -> str:

@@ -213,8 +213,10 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
     if one.most is not None and bound >= one.most:
         why = f"No more than {number_of(one.most, one.what)} could have been shown by so few guesses, whatever is true."
         return Checked(rule, one.of, Outcome.UNTOLD, why)
-    if one.doubts:
-        return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}, but: {' '.join(one.doubts)}")
+    union = one.union
+    kept = union is not None and (bound >= 1 or (union.high is not None and union.high <= bound))
+    if doubts := [doubt for doubt in one.doubts if not (union and kept and doubt == union.why)]:
+        return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}, but: {' '.join(doubts)}")
     if one.what == FIELDS and bound >= 1:
         return Checked(rule, one.of, Outcome.PASS, _passed(one))  # of however many others, no more can be
     if high is not None and not math.isnan(high) and high <= bound:

@@ -500,6 +500,37 @@ def test_fields_whose_tokens_are_read_without_order_are_not_said_to_be_read_as_v
             assert held.outcome == "finding" and counted.rstrip(".") in held.why and "were read on" not in held.why
 
 
+def test_fields_of_words_and_of_pictures_may_be_different_ones(tmp_path: Path) -> None:
+    """Half of the clients gave two of four fields by words and one by pictures: three, if it is none of the two."""
+    names = "abcdefghijklmnopqrst"
+    run, told = (
+        run_of(tmp_path / "run", names),
+        words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[2, 4]),
+    )
+    for number, name in enumerate(names):
+        words = told if number % 2 else {**told, "fields": [0, 4]}
+        run.write_unit(name, {**run.record(name), "words": words, "pictures": pictured("x...")}, {})
+    said = read_run(run)
+    (measure,) = said.measures
+    note = "Words and pictures may have given different fields: both together 50.0% [37.5%, 62.5%] at most."
+    assert (measure.estimate.value, measure.doubts) == (0.375, (note,))
+    for bound, outcome in ((0.3, "finding"), (0.45, "could not tell"), (0.55, "could not tell"), (0.65, "pass")):
+        (held,) = policies.check(Policy(rule=(Rule(measure=FIELDS, at_most=bound),)), said.measures, joined([said]))
+        assert held.outcome == outcome, held.why
+        assert (note in held.why) == (outcome == "could not tell")
+    few = run_of(tmp_path / "few", "a")
+    few.write_unit("a", {**few.record("a"), "words": told, "pictures": pictured("x...")}, {})
+    said = read_run(few)
+    assert said.measures[0].doubts == (
+        "Words and pictures may have given different fields: both together 75.0% at most.",
+    )
+    (held,) = policies.check(Policy(rule=(Rule(measure=FIELDS, at_most=1),)), said.measures, joined([said]))
+    assert held.outcome == "pass", "no more can be"
+    run.write_unit("b", {**run.record("b"), "check": {"doubts": ["So."], "causes": [], "self_test": None}}, {})
+    (held,) = policies.check(Policy(rule=(Rule(measure=FIELDS, at_most=0.65),)), read_run(run).measures, joined([said]))
+    assert held.outcome == "could not tell" and "So." in held.why, "other doubts stay"
+
+
 def test_what_the_attack_on_pictures_was_given_is_not_said_to_be_the_servers(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", "a")
     words, given = "words attacked with nothing that the server does not have", "questions and answers and, where"

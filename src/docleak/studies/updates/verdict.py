@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,8 +125,9 @@ def fields_measured(
 ) -> tuple[Measure, ...]:
     """The share of private fields that the better of the two routes gives of the updates of ``whose``: fields all of
     whose tokens are in the set of tokens read, where that is more than chance, though it gives no value as such, or
-    that are read from pictures. Intervals over clients. ``missing`` are sentences on what of the run is not there."""
-    groups, doubts = list[tuple[str, float, int]](), [*missing]
+    that are read from pictures. Where an update gave some by both, which may be different ones, their sum is the
+    ``union``. Intervals over clients. ``missing`` are sentences on what of the run is not there."""
+    groups, together, doubts = list[tuple[str, float, int]](), list[tuple[str, float, int]](), [*missing]
     tokens, fields, values = 0, 0, 0
     for record in records:
         words, seen = record["words"], Pictures.of(record["pictures"])
@@ -137,19 +138,28 @@ def fields_measured(
             of = words["fields"][1]
             held = words["fields"][0] if beyond_chance(words) or (words["precision"] or 0) >= SURE else 0
         read, tried = (seen.cells.count(Cell.READ), judge(seen.cells).of) if seen else (0, 0)
-        groups.append((str(record["client"]), float(max(held, read)), max(of, tried)))
+        client, most = str(record["client"]), max(of, tried)
+        groups.append((client, float(max(held, read)), most))
+        together.append((client, float(min(held + read, most)), most))
         tokens, fields, values = tokens + held, fields + of, values + read
         doubts += doubts_of(record)
         if severity_of(record) is Severity.UNTOLD or not (told and seen):
             doubts.append(f"{name_of(record)}: words, pictures or both could not be told.")
     clients = holdings((str(record["client"]), _pages_in(record)) for record in records if "masked" not in record)
-    by = {clients[client]: count for client, count in measured(groups).items()}
-    share = share_of(by, np.random.default_rng(0))
+    by, both = ({clients[client]: count for client, count in measured(one).items()} for one in (groups, together))
+    share, union = share_of(by, np.random.default_rng(0)), None
+    if both != by:
+        union = share_of(both, np.random.default_rng(0))
+        said = f"both together {union.text(1, percent=True)} at most"
+        union = replace(union, why=f"Words and pictures may have given different fields: {said}.")
+        doubts.append(union.why)
     given = (
         f"{values} {'was' if values == 1 else 'were'} read from pictures" if values else "no value was given as such"
     )
     how = f"all tokens of {tokens} of {fields} fields are in the set of tokens read, without order; {given}"
-    measure = Measure(FIELDS, whose, share, tuple(dict.fromkeys(doubts)), by, counted=how if tokens else "")
+    measure = Measure(
+        FIELDS, whose, share, tuple(dict.fromkeys(doubts)), by, counted=how if tokens else "", union=union
+    )
     return (measure,) if groups else ()
 
 
