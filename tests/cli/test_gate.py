@@ -161,6 +161,7 @@ def test_two_runs_side_by_side(call: Call, runs: Path) -> None:
     doubt = "Of the second, LayoutLMv3 (tiny), start of federated training: The run is not finished: "
     code, out, _ = call("compare", "plain", "half", "--markdown", "half.md")
     assert code == 0 and doubt in out and doubt in (runs / "half.md").read_text() and "so the two differ" not in out
+    assert "percentage points; no interval: 5 documents, providers or clients, and fewer than 6 decide" in out
 
 
 def test_a_redacted_edition_holds_no_true_value(call: Call, runs: Path) -> None:

@@ -263,6 +263,21 @@ def test_equal_runs_differ_by_nothing_that_could_be_told() -> None:
         assert difference(*pair, np.random.default_rng(0), same=True).estimate.why == nothing.estimate.why
 
 
+def test_of_few_documents_no_difference_is_told() -> None:
+    """Of two documents "so the two differ" was said in one of four pairs of runs that differ by chance."""
+    little, much = counted([0.1, 0.2] * 3, "abcdef"), counted([0.8, 0.9] * 3, "abcdef")
+    assert difference(little, much, np.random.default_rng(0), same=True).differs is True
+    for documents in (1, 2, 5):
+        few = counted([0.8, 0.9, 0.8, 0.9, 0.8][:documents], "abcde"[:documents])
+        for pair in ((little, few), (few, little), (counted([0.0] * documents, "abcde"[:documents]), few)):
+            one = difference(*pair, np.random.default_rng(0), same=True)
+            assert one.estimate.value and one.estimate.low is one.estimate.high is None and one.differs is False
+            told = (
+                "1 document, provider or client" if documents == 1 else f"{documents} documents, providers or clients"
+            )
+            assert one.estimate.why == f"no interval: {told}, and fewer than 6 decide nothing"
+
+
 def test_a_side_that_is_all_or_nothing_has_its_own_risk() -> None:
     """Pages of which 95 % and 98 % are read whole: where the second came out all read, the interval ended at what the
     first had missed, and 8 to 13 of 100 left the truth out."""

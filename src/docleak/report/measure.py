@@ -17,6 +17,8 @@ from docleak.metrics.estimate import Estimate, expanded_tail, number_text, ratio
 from docleak.metrics.memorisation import difference as independent
 
 RESAMPLES, LEVEL = 2000, 0.95
+#: Groups from which a difference has an interval: that all of five moved one way has by chance a probability of 1/16.
+FEWEST = 6
 #: By document or provider: (sum, count) of what was measured of it.
 Groups = Mapping[str, tuple[float, int]]
 
@@ -189,7 +191,7 @@ class Difference:
 
 def difference(first: Measure, second: Measure, rng: np.random.Generator, *, same: bool) -> Difference:
     """Second less first. Where ``same`` says that groups of one name are one document, and both have the same, each
-    resample draws them for both; else each is drawn for itself. Without groups there is a difference and no interval.
+    resample draws them for both; else each is drawn for itself. With fewer than FEWEST groups there is no interval.
     Resamples of a side whose groups are all alike (nothing read, or all) show no risk of it: there the interval is at
     least as wide as the two single ones make it (Zou & Donner, 2008).
     """
@@ -206,8 +208,9 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
     sides = ((first.by, second.by), (first.less, second.less))
     paired = same and all(set(one) == set(other) for one, other in sides)
     least = min(len(groups) for pair in sides for groups in pair if groups)
-    if least < 2:
-        why = "one document or provider gives no interval"
+    if least < FEWEST:
+        told = "document, provider or client" if least == 1 else "documents, providers or clients"
+        why = f"no interval: {least} {told}, and fewer than {FEWEST} decide nothing"
         return Difference(first, second, Estimate(value, groups=least, why=why), paired)
     drawn = np.zeros(RESAMPLES)
     for sign, (ours, theirs) in zip((1, -1), sides, strict=True):
