@@ -189,6 +189,15 @@ def test_central_training_is_one_silo(command: Command, tmp_path: Path) -> None:
     assert "audit updates" not in out
 
 
+def test_silos_of_an_earlier_training_are_not_taken_for_those_that_are_named(command: Command) -> None:
+    assert command("train", "federated", *SMALL)[0] == 0
+    for words in (("--clients", 3), ("--documents", 12)):
+        code, out, err = command("train", "federated", *SMALL, *words, "--rounds", 2)
+        assert code == 1 and not out and "docleak-train/silos was made of clients 2, documents 10, seed 0" in err
+        assert f"{words[0].strip('-')} {words[1]}, " in " ".join(err.split()) and "Pass another out" in err
+    assert command("train", "federated", *SMALL, "--rounds", 2)[0] == 0, "the same ones are trained on"
+
+
 def test_a_private_dry_run_says_what_was_planned(command: Command) -> None:
     words = ("train", "federated", "--dry-run", "--clients", 2, "--rounds", 2, "--epsilon", 4, "--denominator", 9)
     code, out, _ = command(*words)

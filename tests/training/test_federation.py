@@ -199,16 +199,50 @@ def test_costs_in_both_countings() -> None:
 def test_silos_are_found_made_and_missed(tmp_path: Path) -> None:
     made = synthetic_silos(tmp_path / "silos", 2, 8, seed=0)
     assert list(made) == ["synthetic-0", "synthetic-1"]
-    assert synthetic_silos(tmp_path / "silos", 5, 50, seed=1) == made, "what is there is used"
+    assert synthetic_silos(tmp_path / "silos", 2, 8, seed=0) == made, "what is there is used"
     (only,) = one_silo("synthetic", 4, tmp_path / "one", seed=0).values()
     assert len(open_party(only, Federation(holdout=0.0)).training) == 4
     assert one_silo(str(only), 0, tmp_path / "unused", seed=0) == {only.name: only}
+    assert one_silo(str(only), 0, tmp_path / "silos", seed=0) == {only.name: only}, "a folder that is named is taken"
     with pytest.raises(FederationError, match="expected a folder of silos"):
         find_silos(tmp_path / "nowhere")
     with pytest.raises(RunError, match=r"no run\.json"):
         load_run(tmp_path)
     with pytest.raises(DocumentError):
         open_party(tmp_path / "nowhere", Federation())
+
+
+def test_silos_made_of_something_else_are_not_trained_on(tmp_path: Path) -> None:
+    """Whoever asked for five silos of 50 invoices was given the two of 8 that an earlier training had left."""
+    made = synthetic_silos(tmp_path / "silos", 2, 8, seed=0)
+    for more, said in (((3, 8, 0), "clients 3, documents 8, seed 0"), ((2, 9, 0), "clients 2, documents 9, seed 0"),
+                       ((2, 8, 1), "clients 2, documents 8, seed 1")):  # fmt: skip
+        with pytest.raises(FederationError) as refused:
+            synthetic_silos(tmp_path / "silos", *more[:2], seed=more[2])
+        assert str(refused.value) == (
+            f"{tmp_path / 'silos'} was made of clients 2, documents 8, seed 0, as silos.json beside it says; expected "
+            f"{said}. Pass another out, or delete both."
+        )
+    with pytest.raises(FederationError, match=r"documents 8, seed 0, as .*; expected documents synthetic, pages 8"):
+        one_silo("synthetic", 8, tmp_path / "silos", seed=0)
+    one_silo("synthetic", 4, tmp_path / "central" / "silos", seed=0)
+    with pytest.raises(FederationError, match=r"pages 4, seed 0, as .*; expected documents synthetic, pages 5, seed 0"):
+        one_silo("synthetic", 5, tmp_path / "central" / "silos", seed=0)
+    (tmp_path / "silos.json").write_text("{")
+    with pytest.raises(FederationError, match="cannot be read"):
+        synthetic_silos(tmp_path / "silos", 2, 8, seed=0)
+    (tmp_path / "silos.json").unlink()
+    with pytest.raises(FederationError, match=r"no silos\.json beside it says what it was made of; expected clients 2"):
+        synthetic_silos(tmp_path / "silos", 2, 8, seed=0)
+    assert all(folder.is_dir() for folder in made.values()), "what is refused stays"
+
+
+def test_silos_that_were_not_finished_are_made_as_they_are_asked_for_now(tmp_path: Path) -> None:
+    """The record is written first: without silos it says of none what they were made of."""
+    synthetic_silos(tmp_path / "silos", 2, 8, seed=0)
+    shutil.rmtree(tmp_path / "silos")
+    assert len(synthetic_silos(tmp_path / "silos", 3, 9, seed=0)) == 3
+    assert len(synthetic_silos(tmp_path / "silos", 3, 9, seed=0)) == 3
 
 
 def test_a_folder_beside_silos_is_a_silo_a_run_or_hidden(tmp_path: Path) -> None:

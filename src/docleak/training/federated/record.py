@@ -8,6 +8,7 @@
     OUT/units/scores-0002-1/unit.json       the same of a round 2 that was lost and done again, under a privacy plan
     OUT/ledger.json                         under a privacy plan: the plan, and the rounds of it that were begun
     OUT/providers.json                      whose data was trained on, as keyed hashes (``training.lineage``); private
+    OUT/silos/, OUT/silos.json              silos that were made for it, and what of (``silo.synthetic_silos``)
     OUT/history.csv, OUT/curves.png         a line per round; loss and ANLS over rounds
     OUT/model/                              the last global model, in its own save_pretrained layout
 

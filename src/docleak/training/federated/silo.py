@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from docleak.documents.division import Division, divide
@@ -15,7 +16,7 @@ from docleak.documents.page import Page
 from docleak.documents.pages import document_names, page_names, picked
 from docleak.documents.silos import MANIFEST, read_silo, write_silos
 from docleak.errors import FederationError
-from docleak.files import TEMPORARY
+from docleak.files import TEMPORARY, read_json_object, reported, write_json
 from docleak.privacy.mechanism import Unit
 from docleak.spec import counted_words
 from docleak.training.federated.federation import Federation
@@ -125,10 +126,8 @@ def find_silos(directory: Path) -> dict[str, Path]:
 
 def synthetic_silos(out: Path, count: int, documents: int, *, seed: int) -> dict[str, Path]:
     """``count`` silos of synthetic invoices with providers of their own, made in ``out`` unless they are there."""
-    if not out.exists():
-        division = synthetic_division(count, documents, seed=seed)
-        write_silos(division.shares, division.sources, out, by="providers", seed=seed)
-    return find_silos(out)
+    of = {"clients": count, "documents": documents, "seed": seed}
+    return _made(out, of, lambda: synthetic_division(count, documents, seed=seed), by="providers", seed=seed)
 
 
 def synthetic_division(count: int, documents: int, *, seed: int) -> Division:
@@ -138,9 +137,35 @@ def synthetic_division(count: int, documents: int, *, seed: int) -> Division:
 
 def one_silo(spec: str, count: int, out: Path, *, seed: int) -> dict[str, Path]:
     """All pages of a data set as one silo, written to ``out`` unless it is there; a folder stays where it is."""
-    if not out.exists():
-        if Path(spec).is_dir() and (Path(spec) / INDEX).is_file():
-            return {Path(spec).name: Path(spec)}
-        division = divide([spec], 1, by="documents", seed=seed, count=count or None)
-        write_silos(division.shares, division.sources, out, by="documents", seed=seed)
+    if Path(spec).is_dir() and (Path(spec) / INDEX).is_file():
+        return {Path(spec).name: Path(spec)}
+    of = {"documents": spec, "pages": count, "seed": seed}
+    divided = partial(divide, [spec], 1, by="documents", seed=seed, count=count or None)
+    return _made(out, of, divided, by="documents", seed=seed)
+
+
+def _made(
+    out: Path, of: Mapping[str, object], divided: Callable[[], Division], *, by: str, seed: int
+) -> dict[str, Path]:
+    """The silos that are in ``out``, or made there ``of`` what a file beside it says; FederationError where they are of
+    something else. The file is written first, so that no silos that were made here are without it."""
+    record = out.with_name(f"{out.name}.json")
+    if out.exists():
+        advice = f"Pass another out, or delete {'both' if record.is_file() else 'it'}."
+        told = ", ".join(f"{name} {value}" for name, value in of.items())
+        if not record.is_file():
+            raise FederationError(
+                f"{out} is there, and no {record.name} beside it says what it was made of; expected {told}. {advice}"
+            )
+        there = read_json_object(record, error=FederationError, advice=advice)
+        if there != of:
+            made_of = ", ".join(f"{name} {value}" for name, value in there.items())
+            raise FederationError(
+                f"{out} was made of {made_of}, as {record.name} beside it says; expected {told}. {advice}"
+            )
+    else:
+        division = divided()
+        with reported(record):
+            write_json(record, of)
+        write_silos(division.shares, division.sources, out, by=by, seed=seed)
     return find_silos(out)
