@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from docleak.errors import RunError
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
+from docleak.metrics.estimate import ratio
 
 COLUMNS = {"psnr", "mse", "fft2d", "ssim", "binary", "fuzz_ratio"}
 
@@ -70,6 +71,19 @@ def test_nothing_read_of_ten_documents_does_not_rule_out_everything() -> None:
     assert every.high == 1.0 and every.low == pytest.approx(0.6915, abs=1e-4)
 
 
+@pytest.mark.parametrize("documents", [2, 6, 20])
+def test_little_read_of_few_documents_rules_out_no_more_than_nothing_read(documents: int) -> None:
+    """One field of sixty on six documents was "at most 7 %" of others, none of them "at most 46 %"."""
+    for apart in (True, False):  # the field that is read, or the one that is not
+        exacts = [[not apart] * 10 for _ in range(documents)]
+        alike = table([page(str(i), read) for i, read in enumerate(exacts)])["binary"]
+        exacts[0][0] = apart
+        nearly = table([page(str(i), read) for i, read in enumerate(exacts)])["binary"]
+        assert (nearly.low, nearly.high) == (alike.low, alike.high)
+    psnr = table([page(str(i), [], psnr=0.5 + i / 1000) for i in range(documents)])["psnr"]
+    assert psnr.low is not None and psnr.high is not None and psnr.high - psnr.low < 0.1, "it is no share"
+
+
 def test_the_interval_is_a_function_of_the_generator_and_of_the_documents_only() -> None:
     rng = np.random.default_rng(1)
     scores = [page(str(i % 7), list(rng.random(4) < 0.5), psnr=rng.normal(20, 3)) for i in range(21)]
@@ -95,6 +109,19 @@ def clustered(rng: np.random.Generator, documents: int, fields: int) -> list[Pag
         replace(page(str(i), list(rng.random(fields) < chance)), psnr=float(rng.normal(20, 2)))
         for i, chance in enumerate(chances)
     ]
+
+
+@pytest.mark.parametrize("documents", [6, 12, 20])
+def test_a_low_share_is_within_its_interval_as_often_as_it_says(documents: int) -> None:
+    """The chance of a document is Beta(0.1, 1.9): of most nothing is read, of few much; one in twenty in all."""
+    rng = np.random.default_rng(5)
+    held, repeats = 0, 250
+    for _ in range(repeats):
+        exacts = rng.binomial(8, rng.beta(0.1, 1.9, size=documents))
+        estimate = ratio(exacts.astype(float), np.full(documents, 8), rng, resamples=400)
+        assert estimate.low is not None and estimate.high is not None
+        held += estimate.low <= 0.05 <= estimate.high
+    assert held >= 0.95 * repeats
 
 
 def coverage(documents: int, *, by_field: bool, repeats: int = 250) -> tuple[float, float]:

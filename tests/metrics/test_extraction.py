@@ -229,6 +229,21 @@ def test_resamples_are_those_of_one_draw_behind_another(monkeypatch: pytest.Monk
         assert [interval.low, interval.high] == np.quantile(draws, (tail, 1 - tail)).tolist()
 
 
+def test_one_field_read_of_many_rules_out_no_more_than_none_read() -> None:
+    documents = [str(index // 10) for index in range(120)]
+    read = np.zeros(120)
+    read[3] = 1.0
+
+    def of(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], rate: bool) -> Estimate:
+        rng = np.random.default_rng(0)
+        return over_documents(documents, lambda chosen: values[chosen].mean(-1), rng=rng, rate=rate, resamples=300)
+
+    one, none = of(read, True), of(np.zeros(120), True)
+    assert (one.low, one.high) == (none.low, none.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / 12)))
+    assert of(1 - read, True).low == pytest.approx(0.025 ** (1 / 12))
+    assert (of(read, False).high or 1) < 0.05, "what is no rate keeps its resamples"
+
+
 def test_two_documents_have_an_interval_and_one_has_none() -> None:
     def share_of(*documents: str) -> Estimate:
         values = np.arange(len(documents)) / 10

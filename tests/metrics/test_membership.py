@@ -95,6 +95,8 @@ def test_perfect_attacks_are_not_certain() -> None:
         assert estimates[name].value == estimates[name].high == 1
         assert estimates[name].low == pytest.approx(0.025 ** (1 / 10))
     assert rates(~members, ~members, members)["auc"].high == pytest.approx(1 - 0.025 ** (1 / 10))
+    nearly = np.where(np.arange(30) == 9, 0.5, members)  # one member's score is that of no one, and below the others'
+    assert rates(nearly, nearly > 0.7, members)["f1"].low <= 0.025 ** (1 / 10), "one miss is no surer than none"
 
 
 def test_a_class_of_one_has_no_bootstrap() -> None:

@@ -93,17 +93,26 @@ def ratio_interval(
     n = len(sums)
     if n < 2:
         return None, None
-    tail = (1 - level) / 2
     if share and (not sums.any() or np.array_equal(sums, counts)):
-        unseen = 1 - tail ** (1 / n)
-        return (0.0, unseen) if not sums.any() else (1 - unseen, 1.0)
+        return share_ends(float(sums.any()), float(sums.any()), n, level)
     means: list[float] = []
     for _ in range(0, resamples, step := max(1, DRAWS_AT_ONCE // n)):
         drawn = rng.integers(n, size=(min(step, resamples - len(means)), n))  # (resamples of this round, G)
         means.extend(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
     widened = expanded_tail(n, level)
-    low, high = np.quantile(means, (widened, 1 - widened))
-    return float(low), float(high)
+    low, high = (float(end) for end in np.quantile(means, (widened, 1 - widened)))
+    return share_ends(low, high, n, level) if share else (low, high)
+
+
+def share_ends(low: float, high: float, groups: int, level: float) -> tuple[float, float]:
+    """The ends of a share's interval over resampled groups, where those of some resamples are all 0 (``low`` is), or 1.
+
+    Such resamples do not see the risk of others: the free end is then at least the exact binomial bound for as many
+    groups that are all alike (Clopper & Pearson, 1934). One field read of sixty on six documents says no less of other
+    documents than none read does.
+    """
+    unseen = 1 - ((1 - level) / 2) ** (1 / groups)
+    return min(low, 1 - unseen) if high == 1 else low, max(high, unseen) if low == 0 else high
 
 
 def ratio(

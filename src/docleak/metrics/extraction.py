@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rapidfuzz.distance import Hamming, JaroWinkler, Levenshtein
 
-from docleak.metrics.estimate import Estimate, expanded_tail
+from docleak.metrics.estimate import Estimate, expanded_tail, share_ends
 
 #: The epsilon of eq. 6, which the paper does not print: it bounds the factor where a baseline reads nothing. Its table
 #: 5 tells it: IpF rises with AccAt 100 % by 1 / (4 (PR of the baseline + epsilon)), see docs/fidelity.md.
@@ -118,7 +118,7 @@ def over_documents(
     ``documents`` names the document of each field; ``statistic`` takes the indices of the fields that enter, some
     several times, (..., N), and gives (...): many resamples are put to it at once. Percentile bootstrap, widened for
     few documents as in ``metrics.score.aggregate``; fewer than two documents give no interval, no field gives no value.
-    A ``rate`` of exactly 0 or 1 over all documents has the exact binomial bound at its free end, as there. Raises
+    A ``rate`` whose resamples come out 0 or 1 has at least the exact binomial bound at its free end, as there. Raises
     ValueError for a level outside (0, 1).
     """
     if not 0 < level < 1 or resamples < 1:
@@ -133,16 +133,14 @@ def over_documents(
     if n < 2:
         return Estimate(value, None, None, len(documents), n)
     if rate and value in (0.0, 1.0):
-        unseen = 1 - ((1 - level) / 2) ** (1 / n)
-        low, high = (0.0, unseen) if value == 0 else (1 - unseen, 1.0)
-        return Estimate(value, low, high, len(documents), n)
+        return Estimate(value, *share_ends(value, value, n, level), len(documents), n)
     groups = [np.array(indices) for indices in members.values()]
     draws = np.empty(resamples)
     for rows, chosen in _resampled(groups, rng, resamples):
         draws[rows] = statistic(chosen)
     tail = expanded_tail(n, level)
-    low, high = np.quantile(draws, (tail, 1 - tail))
-    return Estimate(value, float(low), float(high), len(documents), n)
+    low, high = (float(end) for end in np.quantile(draws, (tail, 1 - tail)))
+    return Estimate(value, *(share_ends(low, high, n, level) if rate else (low, high)), len(documents), n)
 
 
 def _resampled(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from docleak.errors import AttackError
-from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, expanded_tail
+from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, expanded_tail, share_ends
 
 #: False positive rates at which the true positive rate is asked for.
 LOW_RATES = (0.10, 0.03, 0.01)
@@ -212,9 +212,6 @@ def _bootstrap(
 def _interval(value: float, draws: Floats, fewest: int, level: float) -> tuple[float | None, float | None]:
     if fewest < 2:
         return None, None
-    if value in (0.0, 1.0):
-        free = ((1 - level) / 2) ** (1 / fewest)
-        return (0.0, 1 - free) if value == 0 else (free, 1.0)
     tail = expanded_tail(fewest, level)
-    low, high = np.quantile(draws, (tail, 1 - tail))
-    return float(low), float(high)
+    low, high = (value, value) if value in (0.0, 1.0) else np.quantile(draws, (tail, 1 - tail))
+    return share_ends(float(low), float(high), fewest, level)
