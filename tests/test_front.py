@@ -262,6 +262,32 @@ REFUSED: Calls = [
     ("audit('vt5-start', workers='2', out=OUT)", "workers is '2'; expected a whole number"),
     ("reproduce('pfl-docvqa/table1', per_issuer='3', out=OUT)", "per_issuer is '3'; expected a number"),
     ("reproduce('pfl-docvqa/table1', per_issuer=2.5, out=OUT)", "a mean of 2.5 documents"),
+    *(
+        (f"{call % name}", f"{said} is .*, which no file can be called .{why}.; expected ")
+        for name, why in (
+            ("'a' + chr(0)", "embedded null byte"),
+            ("'x' * 300", "it is too long"),
+            ("'~nosuch/x'", "Could not determine home directory"),
+        )
+        for call, said in (
+            ("load_run(%s)", "the run"),
+            ("load_model(%s)", "the model"),
+            ("audit('vt5-start', PAGES, out=%s)", "out"),
+            ("audit(%s, PAGES, out=OUT)", "the model"),
+            ("train(silos=2, out=%s)", "out"),
+            ("train(silos=%s, out=OUT)", "silos"),
+            ("train(silos=2, model=%s, out=OUT)", "the model"),
+            ("reproduce('gi-dqa/table1', out=%s)", "out"),
+            ("reproduce('gi-dqa/table1', models={'donut': %s}, out=OUT)", "the model 'donut'"),
+            ("Results(()).report(%s)", "out"),
+            ("Results(()).write(%s)", "the file"),
+            ("tap_client(%s)", "the directory"),
+        )
+    ),
+    ("load_pages('x' * 300)", "the pages' path is .*, which no file can be called .it is too long.; expected "),
+    ("load_pages('folder:' + 'x' * 300)", "the pages' path is .*, which no file can be called .it is too long.; exp"),
+    ("load_pages('~nosuch/x')", "the pages' path is .*, which no file can be called .Could not determine home "),
+    ("load_pages('sroie:' + 'x' * 300)", "the pages' path is .*, which no file can be called .it is too long.; exp"),
 ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -18,7 +18,18 @@ from docleak.attacks.registries import ANSWERS, ATTACKS, PAIRS
 from docleak.documents import Page
 from docleak.documents import load_pages as open_pages
 from docleak.documents.loaders import SYNTHETIC, drawn, page_source, page_specs
-from docleak.documents.ranges import BUDGET, COUNT, PATH, SEED, Range, check_kind, check_truth, check_whole, short
+from docleak.documents.ranges import (
+    BUDGET,
+    COUNT,
+    PATH,
+    SEED,
+    Range,
+    check_kind,
+    check_path,
+    check_truth,
+    check_whole,
+    short,
+)  # fmt: skip
 from docleak.documents.typed import inside, plain
 from docleak.errors import AttackError, DocumentError, FederationError, ModelError, RecipeError, RunError
 from docleak.metrics.ocr import ENGINES
@@ -28,7 +39,7 @@ from docleak.options import by_arguments, options_of, refuse_idle
 from docleak.registry import Choice, Given, Registry
 from docleak.report.table import Table
 from docleak.spec import counted_words
-from docleak.studies.engine import Silence, carry_out
+from docleak.studies.engine import Lines, carry_out
 from docleak.studies.given import AnyPath, Model, Pages, configured, given_model, settings_of, silos_of, with_pages
 from docleak.studies.gradient.config import with_closed_form
 from docleak.studies.registry import load_study, remember, require_whole
@@ -101,7 +112,7 @@ def audit(
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker that is about to import the script
         raise RunError("a worker process runs this script again. Put the call under: if __name__ == '__main__':")
-    check_kind("out", out, PATH, "a folder", RunError)
+    check_path("out", out, "a folder", RunError)
     check_kind("cluster", cluster, str | None, "the address of a Dask scheduler", RunError)
     workers, device = check_whole("workers", workers, WORKERS, RunError), str(device)
     _check_say(say)
@@ -164,7 +175,7 @@ def train(
     from docleak.training.federated.training import train as train_rounds
     from docleak.training.private.records import train_records
 
-    check_kind("out", out, PATH, "a folder", RunError)
+    check_path("out", out, "a folder", RunError)
     _check_say(say)
     for name, value in {"capture": capture, "tensorboard": tensorboard, "start_is_public": start_is_public}.items():
         check_truth(name, value, FederationError)
@@ -237,7 +248,8 @@ def reproduce(
 
     check_kind("the recipe", name, str, "its name, or a .toml file", RecipeError)
     check_kind("rows", rows, str, "a text", RecipeError)
-    check_kind("out", out, PATH | None, "a folder", RecipeError)
+    if out is not None:
+        check_path("out", out, "a folder", RecipeError)
     check_kind("models", models, Mapping | None, "checkpoints by name: {'donut': FOLDER}", RecipeError)
     workers = check_whole("workers", workers, WORKERS, RecipeError)
     _check_say(say)
@@ -250,7 +262,7 @@ def reproduce(
         raise RecipeError(spec.unknown("model", unknown[0], known))
     folder = Path(out or f"docleak-{recipe.name.replace('/', '-')}-{scale}").expanduser()
     for key, value in (models or {}).items():
-        check_kind(f"the model {key!r}", value, PATH, "a name, a directory, or a hub name", RecipeError)
+        check_path(f"the model {key!r}", value, "a name, a directory, or a hub name", RecipeError)
     sources = {key: os.fspath(value) for key, value in (models or {}).items()}
     chosen = {key: sources.pop(key) for key in study.checkpoints if key in sources} | {"models": sources} | changes
     require_rows([recipe], scale, rows)
@@ -288,29 +300,6 @@ def _changes(recipe: Recipe, changes: Mapping[str, Any]) -> dict[str, Any]:
         elif key == "ocr" and not isinstance(value, str):
             made[key] = ENGINES.chosen(value)
     return made
-
-
-class Lines(Silence):
-    """A watcher that says which units are finished, and what studies say."""
-
-    def __init__(self, say: Say | None) -> None:
-        self.say = say or (lambda text: None)
-        self.done: set[str] = set()
-        self.total = 0
-
-    def began(self, sizes: Mapping[str, int], finished: Collection[str]) -> None:
-        """How many units there are."""
-        self.done, self.total = set(finished), len(sizes)
-
-    def reached(self, label: str, number: int, of: int) -> None:
-        """A line for a unit that is finished."""
-        if number >= of and label not in self.done:
-            self.done.add(label)
-            self.say(f"{label}: {len(self.done)} of {self.total} units")
-
-    def said(self, text: str) -> None:
-        """A line of the study's own."""
-        self.say(text)
 
 
 def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -370,7 +359,9 @@ def _settings(config: TrainingSettings | None, settings: Mapping[str, Any]) -> T
         raise ModelError("a training begins with a checkpoint on disk; save the model, and give its directory.")
     rate = settings.get("unit_rate")  # kept as it is written: 1000/4149 is no float
     said = {"unit_rate": str(rate)} if isinstance(rate, Real) and not isinstance(rate, bool) else {}
-    return config or configured(TrainingSettings, {**settings, **said}, what="docleak.train")
+    chosen = config or configured(TrainingSettings, {**settings, **said}, what="docleak.train")
+    check_path("the model", chosen.model, "a name, or its directory", ModelError)
+    return chosen
 
 
 def _call(name: str, values: Mapping[str, Any], out: AnyPath) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from docleak.documents.files import describe_folder, require_split
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.documents.pages import labelled
+from docleak.documents.ranges import check_path
 from docleak.errors import DocumentError
 from docleak.registry import Given, resolve
 from docleak.spec import names, nearest, split_name, told
@@ -211,9 +213,7 @@ def options_for(source: PageSource, spec: str) -> dict[str, str]:
 
 def page_specs(spec: str) -> tuple[str, ...]:
     """The data sets of a list separated by commas; a path that has commas itself is one."""
-    text = split_options(spec)[0]
-    there = any(Path(path).expanduser().exists() for path in (text, split_name(text)[1]) if path)
-    return (spec,) if there else names(spec) or (spec,)
+    return (spec,) if _is_there(split_options(spec)[0]) else names(spec) or (spec,)
 
 
 def source_names(specs: Sequence[str]) -> list[str]:
@@ -239,8 +239,12 @@ def split_options(spec: str) -> tuple[str, str]:
     A path that is there is one, whatever is in its name.
     """
     text, _, tail = spec.rpartition(":")
-    there = any(Path(path).expanduser().exists() for path in (spec, split_name(spec)[1]) if path)
-    return (text, tail) if text and "=" in tail and not there else (spec, "")
+    return (text, tail) if text and "=" in tail and not _is_there(spec) else (spec, "")
+
+
+def _is_there(spec: str) -> bool:
+    """Whether it is a path, or a format and a path, that is there; a list may be longer than any name of a file."""
+    return any(os.path.exists(os.path.expanduser(path)) for path in (spec, split_name(spec)[1]) if path)
 
 
 def page_source(spec: str) -> PageSource:
@@ -250,11 +254,14 @@ def page_source(spec: str) -> PageSource:
     text, tail = split_options(spec)
     options: PageOptions = told(PageOptions, tail, what=f"{text!r}", error=DocumentError)
     name, rest = split_name(text)
-    if rest and name in LOADERS:
-        return PageSource(name, Path(rest).expanduser(), options)
+    named = bool(rest) and name in LOADERS
+    place = rest if named else text
+    check_path("the pages' path", place, "a folder or a file", DocumentError)
+    path = Path(place).expanduser()
+    if named:
+        return PageSource(name, path, options)
     if name in LOADERS and text.endswith(":"):
         raise DocumentError(f"{spec!r} names no path; expected {name}:PATH.")
-    path = Path(text).expanduser()
     if path.exists():
         return PageSource(detect(path), path, options)
     hint = nearest(name, [SYNTHETIC, *LOADERS])

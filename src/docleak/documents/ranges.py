@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from dataclasses import dataclass
 from numbers import Integral
+from pathlib import Path
 from types import UnionType
 
 from docleak.errors import DocleakError
@@ -73,6 +75,19 @@ def check_kind(
     is, and ``expected`` what it may be."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise error(f"{name} is {short(value)}; expected {expected}.")
+
+
+def check_path(name: str, value: object, expected: str, error: type[DocleakError] = DocleakError) -> None:
+    """``error`` if ``value`` is no text or path, or one that no file can be called, be there one or not."""
+    check_kind(name, value, PATH, expected, error)
+    try:
+        os.lstat(Path(value).expanduser())  # type: ignore[arg-type]
+    except (ValueError, RuntimeError, OSError) as fault:  # of a NUL, of ~ and somebody who is not known, of a long name
+        if not isinstance(fault, OSError) or fault.errno == errno.ENAMETOOLONG:
+            why = "it is too long" if isinstance(fault, OSError) else f"{fault}".rstrip(".")
+            raise error(
+                f"{name} is {short(value)}, which no file can be called ({why}); expected {expected}."
+            ) from fault
 
 
 def check_truth(name: str, value: object, error: type[DocleakError] = DocleakError) -> None:

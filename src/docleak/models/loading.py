@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 
-from docleak.documents.ranges import PATH, SEED, check_kind, check_whole, short
+from docleak.documents.ranges import SEED, check_path, check_whole, short
 from docleak.documents.typed import plain
 from docleak.errors import DocleakError, ModelError
 from docleak.files import parse_json
@@ -62,7 +62,7 @@ def load_model(
     Raises DocleakError for a device that cannot be used here, and ModelError if there is no such model, if it is of an
     architecture docleak does not know, or if its network cannot take pages of that size.
     """
-    check_kind("the model", source, PATH, "a name, a directory, or a hub name", ModelError)
+    check_path("the model", source, "a name, a directory, or a hub name", ModelError)
     source = source if isinstance(source, str) else os.fspath(source)
     seed = check_whole("seed", seed, SEED, ModelError)
     device, image_size = torch.device(pick_device(str(device))), size_of(image_size)

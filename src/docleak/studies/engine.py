@@ -52,6 +52,29 @@ class Silence(Watcher):
 SILENCE = Silence()
 
 
+class Lines(Silence):
+    """A watcher that says which units are finished, and what studies say."""
+
+    def __init__(self, say: Callable[[str], None] | None) -> None:
+        self.say = say or (lambda text: None)
+        self.done: set[str] = set()
+        self.total = 0
+
+    def began(self, sizes: Mapping[str, int], finished: Collection[str]) -> None:
+        """How many units there are."""
+        self.done, self.total = set(finished), len(sizes)
+
+    def reached(self, label: str, number: int, of: int) -> None:
+        """A line for a unit that is finished."""
+        if number >= of and label not in self.done:
+            self.done.add(label)
+            self.say(f"{label}: {len(self.done)} of {self.total} units")
+
+    def said(self, text: str) -> None:
+        """A line of the study's own."""
+        self.say(text)
+
+
 @dataclass(frozen=True)
 class Assignment:
     """A study, and the run in which its units are kept."""

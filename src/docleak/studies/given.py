@@ -25,7 +25,7 @@ from docleak.documents.folder import load, save
 from docleak.documents.loaders import SYNTHETIC, load_pages, page_source, page_specs
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
-from docleak.documents.ranges import PATH, SOME, check_kind, check_whole, short
+from docleak.documents.ranges import PATH, SOME, check_kind, check_path, check_whole, short
 from docleak.documents.scale import unit_boxes
 from docleak.documents.typed import typed
 from docleak.errors import DocleakError, DocumentError, FederationError, ModelError, RunError
@@ -183,6 +183,7 @@ def silos_of(
         folders = {name: _silo(name, held, made, seed=seed) for name, held in silos.items()}
         return lambda: {name: written() for name, written in folders.items()}
     if isinstance(silos, str | os.PathLike):
+        check_path("silos", silos, SILOS, FederationError)
         return lambda: find_silos(Path(silos).expanduser())
     if silos is not None:
         check_kind("silos", silos, Integral | PATH, SILOS, FederationError)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from docleak.documents.ranges import PATH, check_kind
+from docleak.documents.ranges import check_path
 from docleak.errors import MissingExtraError, RunError
 from docleak.files import reported, write_atomically
 from docleak.options import by_arguments
@@ -85,7 +85,7 @@ class Results:
 
     def write(self, file: str | os.PathLike[str]) -> Path:
         """``to_frame`` as .csv or .parquet, for which pyarrow is needed; RunError for another name."""
-        check_kind("the file", file, PATH, "a name that ends in .csv or .parquet", RunError)
+        check_path("the file", file, "a name that ends in .csv or .parquet", RunError)
         path, kind = Path(file), table_file(Path(file))
         frame, buffer = self.to_frame(), io.BytesIO()
         if kind == ".csv":
@@ -101,7 +101,8 @@ class Results:
 
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
         """Write report.html and results.json into ``out``, which several runs need and one has; returns the page."""
-        check_kind("out", out, PATH | None, "a folder", RunError)
+        if out is not None:
+            check_path("out", out, "a folder", RunError)
         with by_arguments(None, out="out"):
             return report_on(self.paths, None if out is None else Path(out))[0]
 
@@ -110,7 +111,7 @@ def load_run(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
     """The results of one run's folder, or of several together; RunError for what is no run, and one named twice."""
     named = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     for path in named:
-        check_kind("the run", path, PATH, "its folder, or several", RunError)
+        check_path("the run", path, "its folder, or several", RunError)
     folders = [Path(path).expanduser() for path in named]
     if not folders:
         raise RunError("no run is named; expected the folder of a run, or several.")

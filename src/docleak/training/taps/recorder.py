@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from docleak.documents.ranges import PATH, check_kind
+from docleak.documents.ranges import check_kind, check_path
 from docleak.errors import FederationError
 from docleak.training.federated.capture import KINDS, begin, naming, recorded, start_of, write_update
 
@@ -61,7 +61,7 @@ class Recorder:
         self, directory: str | Path, *, kind: str = "weights", limit_gb: float = 10.0, fresh: bool = True,
         waiting: bool = False,
     ) -> None:  # fmt: skip
-        check_kind("the directory", directory, PATH, "a folder to record in", FederationError)
+        check_path("the directory", directory, "a folder to record in", FederationError)
         self.folder = Path(directory).expanduser().absolute()
         if kind not in KINDS:
             raise FederationError(f"updates are {kind!r}; expected one of {', '.join(KINDS)}.")
