@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from docleak.documents.pairs import make_scenes
-from docleak.errors import PrivacyError
+from docleak.errors import FederationError, PrivacyError
 from docleak.models.base import trainable
 from docleak.models.pair import PairModel, build_pair
+from docleak.models.pair.model import MODALITIES
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
@@ -153,6 +155,24 @@ def test_accuracy_is_the_share_of_pairs_one_by_one() -> None:
         for side, (logits, label) in enumerate(zip((image, text), one.labels, strict=True)):
             right[side] += int(logits.argmax()) == int(label)
     assert accuracy_of(model, rows) == pytest.approx((right[0] / 60, right[1] / 60)), "pair by pair"
+
+
+def test_a_pair_whose_gradient_is_not_finite_contributes_nothing() -> None:
+    """It made the sum, and with it every weight, NaN, and the accuracy of that was told as what privacy costs."""
+    privacy, rows = PairPrivacy(epsilon=5.0, steps=2, records=12), encodings_of(fresh(), make_scenes(12, seed=3))
+    broken = replace(rows, pixels=rows.pixels.clone())
+    broken.pixels[4] = torch.nan
+    batch, model = broken.rows([3, 4, 5]), fresh()
+    groups = [[p for name, p in trainable(model.module) if model.modality(name) == one] for one in MODALITIES]
+    private_pairs._put_samples(model, batch, groups)
+    for group in groups:
+        assert all(not p.grad_sample[1].any() and torch.isfinite(p.grad_sample).all() for p in group)  # type: ignore[attr-defined]
+        assert any(p.grad_sample[0].any() and p.grad_sample[2].any() for p in group)  # type: ignore[attr-defined]
+    how: dict[str, Any] = {"steps": 2, "batch_size": 6, "learning_rate": 1e-2}
+    train_pairs(model, broken, plan=privacy.plan(6), randomness=Randomness.seeded("noise"), **how)
+    assert all(torch.isfinite(p).all() for _, p in trainable(model.module))
+    with pytest.raises(FederationError, match=r"the gradient of step 1 is not finite\. Lower the learning rate"):
+        train_pairs(fresh(), broken.rows([4]), plan=None, randomness=Randomness.seeded("x"), **{**how, "batch_size": 1})
 
 
 def test_a_plan_of_other_steps_is_refused() -> None:

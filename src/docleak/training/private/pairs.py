@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docleak.errors import PrivacyError
+from docleak.errors import FederationError, PrivacyError
 from docleak.models.base import trainable
 from docleak.models.pair.model import MODALITIES, PairModel
 from docleak.privacy.mechanism import Mechanism, Unit
@@ -55,8 +55,9 @@ def train_pairs(
 ) -> None:  # fmt: skip
     """Adam in place: ``steps`` steps over Poisson samples of ``batch_size`` pairs on average, private with a ``plan``.
 
-    With a plan each pair is drawn with the plan's rate, whatever the number of pairs: that would tell of each of them.
-    PrivacyError unless the plan counts just these steps of single pairs.
+    With a plan each pair is drawn with the plan's rate, whatever the number of pairs: that would tell of each of them;
+    one whose gradient is not finite contributes nothing, for the same reason. PrivacyError unless the plan counts just
+    these steps of single pairs; without one, FederationError for a step whose gradient is not finite.
     """
     rate = batch_size / len(pairs) if plan is None else plan.mechanism.unit_rate
     if plan is not None:
@@ -66,7 +67,7 @@ def train_pairs(
     named = dict(trainable(model.module))
     groups = [[p for name, p in named.items() if model.modality(name) == m] for m in MODALITIES]
     steppers = [_stepper(group, learning_rate, plan, randomness) for group in groups]
-    for _ in range(steps):
+    for number in range(1, steps + 1):
         drawn = np.flatnonzero(randomness.coins.random(len(pairs)) < rate).tolist()
         if plan is not None:
             _private_step(model, pairs, drawn, groups, steppers)
@@ -77,6 +78,10 @@ def train_pairs(
             batch = pairs.rows(drawn)
             loss = model.loss(batch.pixels, batch.ids, batch.mask, batch.labels).sum() / batch_size
             loss.backward()  # type: ignore[no-untyped-call]
+            if not all(bool(p.grad.isfinite().all()) for p in named.values() if p.grad is not None):
+                raise FederationError(
+                    f"the gradient of step {number} is not finite. Lower the learning rate, or look at the pairs."
+                )
         for stepper in steppers:
             stepper.step()
 
@@ -114,15 +119,17 @@ def _stepper(
 
 
 def _put_samples(model: PairModel, batch: Encodings, groups: Sequence[Sequence[torch.nn.Parameter]]) -> None:
-    """Put every pair's own gradient into ``grad_sample`` (B, ...) of the parameters, where Opacus looks for it."""
+    """Put every pair's own gradient into ``grad_sample`` (B, ...) of the parameters, where Opacus looks for it; zeros
+    for a pair of which a number is not finite."""
     parameters = [p for group in groups for p in group]
     gradients: list[list[Tensor]] = [[] for _ in parameters]
     for number in range(len(batch)):
         one = batch.rows([number])
         loss = model.loss(one.pixels, one.ids, one.mask, one.labels).sum()
         values = torch.autograd.grad(loss, parameters, allow_unused=True)
+        usable = all(bool(value.isfinite().all()) for value in values if value is not None)
         for kept, parameter, value in zip(gradients, parameters, values, strict=True):
-            kept.append(torch.zeros_like(parameter) if value is None else value)
+            kept.append(value if usable and value is not None else torch.zeros_like(parameter))
     for parameter, kept in zip(parameters, gradients, strict=True):
         parameter.grad_sample = (  # type: ignore[attr-defined]
             torch.stack(kept) if kept else parameter.new_zeros((0, *parameter.shape))
