@@ -606,3 +606,34 @@ def test_a_tied_weight_is_known_by_whichever_of_its_names_was_kept(name: str, tm
         moved = update.delta()
         for number, (parameter, _) in enumerate(model.module.named_parameters(), 1):
             assert np.allclose(moved[parameter], -1.0 / number, atol=1e-5), (one, other, parameter)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target_modules": ["query"], "modules_to_save": ["word_embeddings"]}, ""),
+        ({"target_modules": ["query", "word_embeddings"]}, ""),
+        (
+            {"target_modules": ["query"], "trainable_token_indices": {"word_embeddings": [*range(300)]}},
+            "token_adapter.trainable_tokens_delta.default, which is not read: whether it tells the words is unknown",
+        ),
+    ],
+    ids=["whole", "lora", "rows"],
+)
+def test_a_token_table_that_peft_trains_is_read(
+    options: dict[str, Any], said: str, folder: Path, tmp_path: Path
+) -> None:
+    """As save_pretrained names it: it was "the weights sent lack 1 ... Pass the --model that was trained"."""
+    peft = pytest.importorskip("peft")
+    tokenizer, pages = AutoTokenizer.from_pretrained(str(folder / "model")), list(docleak.load_pages(folder / "pages"))
+    model = peft.get_peft_model(network(folder), peft.LoraConfig(r=2, **options))
+    model.save_pretrained(tmp_path / "before")
+    model(**app.batch_of(tokenizer, pages, True)).loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.05).step()
+    model.save_pretrained(tmp_path / "after")
+    update = weights_pair(tmp_path / "before", tmp_path / "after")
+    case = open_case(update, load_model(str(tmp_path / "before")), str(folder / "pages"), local=SGD)
+    words = words_of(case)
+    assert case.round.passes
+    assert said in words["failed"] if said else words["recall"] == words["precision"] == 1.0
+    assert check(case, words, dict)["doubts"] == []

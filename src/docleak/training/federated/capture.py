@@ -47,6 +47,8 @@ OWN_KEYS = ("seed", "holdout", "privacy", "secure")
 MEANT = ("privacy", "secure", "masked")
 #: What wrappers put before a parameter's name: DistributedDataParallel, torch.compile, Opacus, peft, Lightning.
 PREFIXES = ("module.", "_orig_mod.", "_module.", "base_model.model.", "model.")
+#: What peft puts into the names of what is trained, and leaves out where it saves: the name of the adapter.
+PEFT = re.compile(r"\.modules_to_save\.default|(\.(?:lora_\w+|trainable_tokens_delta))\.default(?=\.|$)")
 #: A position in a list instead of a name.
 NUMBERED = re.compile(r"(?:arr_|parameter_|param_)?(\d+)")
 
@@ -357,9 +359,9 @@ def naming(found: Shapes, orders: Sequence[Shapes]) -> dict[str, str]:
     """Name that came -> name that is known, of all that can be told.
 
     ``orders`` are the known arrays in the orders in which a list of them may have been sent; all names of the first
-    are known. A name stands for itself, or for the one that is the same without PREFIXES and the ".default" of peft's
-    adapters, and without parts that all begin with where that makes all of them known ("net." of somebody's own
-    wrapper). A list of numbers stands for the first order whose shapes are those of the list.
+    are known. A name stands for itself, or for the one that is the same without PREFIXES and PEFT, and without parts
+    that all begin with where that makes all of them known ("net." of somebody's own wrapper). A list of numbers stands
+    for the first order whose shapes are those of the list.
     """
     known = {name: shape for order in orders for name, shape in order.items()}
     if found and not set(found) & set(known) and all(NUMBERED.fullmatch(name) for name in found):
@@ -391,4 +393,4 @@ def plain(name: str) -> str:
     """A parameter's name without what wrappers add to it."""
     while prefix := next((one for one in PREFIXES if name.startswith(one)), ""):
         name = name[len(prefix) :]
-    return name.replace(".default.", ".") if "lora_" in name else name
+    return PEFT.sub(r"\1", name)

@@ -40,6 +40,8 @@ TABLES: dict[str, tuple[str, Mapping[str, str]]] = {
         },
     ),
 }
+#: In the names of peft: a part that is trained whole beside adapters, and LoRA's factor with a column a token.
+COPY, COLUMNS = ".modules_to_save.default.", ".lora_embedding_A.default"
 #: From this share of moved rows on, the table is taken to be the output layer as well.
 EVERY = 0.9
 #: Standard deviation, in steps, of what an AdamW step does to a number whose gradient has a common sign.
@@ -52,9 +54,12 @@ ROUNDS, SETTLED = 40, 1e-3
 def tables_of(model: DocumentModel) -> tuple[str, Mapping[str, str]]:
     """The name of the model's table of tokens ("" where none is known), and those of its tables of coordinates.
 
-    An adapter may name its own table of tokens (``token_table``), as that of vision-language models does.
+    An adapter may name its own table of tokens (``token_table``), as that of vision-language models does. Where peft
+    trains a copy of one (modules_to_save), that is it.
     """
-    return TABLES.get(model.architecture, (str(getattr(model, "token_table", "")), {}))
+    name, axes = TABLES.get(model.architecture, (str(getattr(model, "token_table", "")), {}))
+    copies = {one.replace(COPY, "."): one for one, _ in model.module.named_parameters() if COPY in one}
+    return copies.get(name, name), {axis: copies.get(table, table) for axis, table in axes.items()}
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,16 @@ def bag_of_words(
     name, axes = tables_of(model)
     if not name:
         raise AttackError(f"{model.architecture} has no known table of tokens; bags are read of {', '.join(TABLES)}.")
+    parameters = dict(model.module.named_parameters())
+    part = name.removesuffix(".weight").removesuffix(".base_layer").removesuffix(".token_adapter")
+    if adapters := sorted(one for one in update if one.startswith(f"{part}.") and one != name):
+        if (columns := part + COLUMNS) not in adapters:
+            raise AttackError(
+                f"of {name} came {adapters[0]}, which is not read: whether it tells the words is unknown."
+            )
+        update, parameters = ({**both, name: both[columns].T} for both in (update, parameters))  # type: ignore[assignment]
     if name not in update or not bool(update[name].any()):
         raise AttackError(f"the update says nothing of {name}: it was frozen or not sent, so there is no bag of words.")
-    parameters = dict(model.module.named_parameters())
     error = resolution / (optimiser.learning_rate * steps) if optimiser else resolution
     moved = {
         table: _moved(update[table].cpu(), parameters[table].detach().cpu(), optimiser, error)
