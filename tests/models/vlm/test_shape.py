@@ -30,5 +30,12 @@ def test_a_whole_model_and_its_adapters(tmp_path: Path) -> None:
     (adapters / "adapter_config.json").write_text(json.dumps({**told, "modules_to_save": ["embed_tokens"]}))
     with pytest.raises(ModelError, match=r"embed_tokens.*docleak audit gradient"):
         shape_of(str(adapters))
+    for more in ({"trainable_token_indices": {"embed_tokens": [5]}}, {"bias": "all"}, {"peft_type": "VERA"}):
+        (adapters / "adapter_config.json").write_text(json.dumps({**told, **more}))
+        with pytest.raises(ModelError, match=rf"{next(iter(more))}=.*nothing else that is trained"):
+            shape_of(str(adapters))
+    tables = {**told, "target_modules": ["o_proj", "embed_tokens"]}
+    (adapters / "adapter_config.json").write_text(json.dumps(tables))
+    assert shape_of(str(adapters))["table"], "words were closed, by algebra, and 29 of 29 are read"
     with pytest.raises(ModelError, match=r"decoders of pictures and words alone.*nothing of .*docleak audit gradient"):
         shape_of("donut-start")

@@ -10,6 +10,10 @@ from docleak.models.loading import config_of, locate
 
 #: The first layer's projections, by the ends of their names.
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+#: What tables of tokens are called; LoRA's factor on one has a column a token, which moves where it is read.
+TABLES = ("embed_tokens", "word_embeddings", "tok_embeddings", "wte")
+#: Of adapter_config.json: what trains more than LoRA of one rank on the targets, or otherwise.
+UNCOUNTED = ("modules_to_save", "trainable_token_indices", "target_parameters", "rank_pattern", "use_dora")
 
 
 def shape_of(source: str) -> dict[str, Any]:
@@ -17,7 +21,7 @@ def shape_of(source: str) -> dict[str, Any]:
 
     ``patches`` is there where the configuration counts a page's picture vectors, the tower's size where it is SigLIP's
     and trained. ModelError for models that are no decoder of pictures and words, for targets that are a pattern, and
-    for adapters beside which modules are trained whole.
+    for adapters that are more, or other, than LoRA of one rank on them.
     """
     from docleak.models.lora import ADAPTER, adapter_file
 
@@ -31,13 +35,15 @@ def shape_of(source: str) -> dict[str, Any]:
                 f"{ADAPTER} of {source!r} has r={told.get('r')!r} and target_modules={targets!r}; expected a number, "
                 "and a list of names. Say --rank and --adapted instead of --model."
             )
-        if saved := told.get("modules_to_save"):
+        usual = {**dict.fromkeys(UNCOUNTED), "bias": "none", "peft_type": "LORA"}
+        if other := [f"{key}={value!r}" for key in usual if (value := told.get(key) or usual[key]) != usual[key]]:
             raise ModelError(
-                f"{ADAPTER} of {source!r} has modules_to_save={saved!r}: those are trained whole beside the adapters, "
-                "which a plan does not count. Run `docleak audit gradient` or `docleak audit updates` on it."
+                f"{ADAPTER} of {source!r} has {', '.join(other)}: a plan counts LoRA of one rank on its targets, and "
+                "nothing else that is trained. Run `docleak audit gradient` or `docleak audit updates` on it."
             )
-        adapted = sum(any(str(t).split(".")[-1] == name for t in targets) for name in PROJECTIONS)
-        shape = {"rank": told["r"], "adapted": adapted}
+        ends = {str(target).split(".")[-1] for target in targets}
+        adapted = len(ends & {*PROJECTIONS})
+        shape = {"rank": told["r"], "adapted": adapted, "table": bool(ends & {*TABLES})}
     config = config_of(base)
     text, vision = config.get("text_config") or {}, config.get("vision_config") or {}
     if not all(isinstance(text.get(name), int) for name in ("hidden_size", "vocab_size")):
@@ -48,7 +54,7 @@ def shape_of(source: str) -> dict[str, Any]:
         )
     shape |= {"width": text["hidden_size"], "vocabulary": text["vocab_size"]}
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))
-    shape["table"] = file is None and not tied
+    shape.setdefault("table", not tied)
     side, patch, kind = vision.get("image_size"), vision.get("patch_size"), config.get("model_type")
     squared = (side // patch) ** 2 if isinstance(side, int) and isinstance(patch, int) else 0
     counted = config.get("mm_tokens_per_image") or config.get("image_seq_length")
