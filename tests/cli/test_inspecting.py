@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.models import load_model
+from docleak.models.lora import Lora, adapt
 
 Command = Callable[..., tuple[Any, str, str]]
 
@@ -63,6 +65,26 @@ def test_bins_are_refused_with_reasons(command: Command, sent: Path) -> None:
     assert "wi_0.weight is two directions" in err and "Traceback" not in err
     code, out, err = command("guard", str(sent), "--pages", "2", "--json")
     assert code == 1 and json.loads(out)["refused"]
+
+
+def test_the_frozen_base_of_adapters_is_looked_at(command: Command, tmp_path: Path) -> None:
+    """Only the adapters were: "nothing speaks against it", whatever base they were sent on."""
+    pytest.importorskip("peft", reason="the extra adapters is not installed")
+    adapt("layoutlmv3-start", tmp_path / "last", Lora.parsed("r=4,targets=query"), seed=1)
+    model: Any = load_model("layoutlmv3-start")
+    with torch.no_grad():
+        model.module.layoutlmv3.encoder.layer[0].attention.self.value.weight.mul_(5.0)
+    model.save(str(tmp_path / "base"))
+    told = json.loads((tmp_path / "last" / "adapter_config.json").read_text())
+    for name, more in (("other", {"base_model_name_or_path": str(tmp_path / "base")}), ("heavy", {"lora_alpha": 999})):
+        shutil.copytree(tmp_path / "last", tmp_path / name)
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps({**told, **more}))
+    given = ("--last", str(tmp_path / "last"), "--pages", "1")
+    assert command("guard", str(tmp_path / "last"), *given)[0] == 0
+    code, _, err = command("guard", str(tmp_path / "other"), *given)
+    assert code == 1 and "self.value.weight moved by 4 of its own size" in err
+    code, _, err = command("guard", str(tmp_path / "heavy"), *given)
+    assert code == 1 and "adapter_config.json says lora_alpha 999, and said 16" in err
 
 
 def test_models_and_pages_that_are_not_there(command: Command) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from docleak.documents.page import Page
 from docleak.errors import DocumentError, ModelError
+from docleak.files import read_json_object
 from docleak.models.base import DocumentModel, pixels_of
 from docleak.models.files import weights_in
 from docleak.models.loading import config_of, load_model, locate
+from docleak.models.lora import ADAPTER, adapter_file
 from docleak.training.guard.guard import Limits, Opinion, inspect
 
 #: Examples that are enough to see whether inputs come back one by one, and few beside an epoch.
@@ -46,6 +49,8 @@ def probe(model: DocumentModel, pages: Sequence[Page], *, examples: int = EXAMPL
 
 #: Keys of config.json that say nothing of what is computed.
 UNTOLD = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
+#: Keys of adapter_config.json that say how much adapters weigh.
+SCALING = ("lora_alpha", "use_rslora", "alpha_pattern")
 
 
 def opinion_on(
@@ -66,21 +71,27 @@ def opinion_on(
 
 
 def tensors_of(source: str, loaded: DocumentModel) -> dict[str, Tensor]:
-    """The tensors of a checkpoint's own file; of adapters, those that are trained."""
+    """The tensors of a checkpoint's own file; of adapters, theirs and those of the base that they name."""
     try:
         return weights_in(*locate(source))
     except ModelError:
-        return {name: p.detach() for name, p in loaded.module.named_parameters() if p.requires_grad}
+        return {name: p.detach() for name, p in loaded.module.named_parameters()}
 
 
 def changed_settings(model: str, last: str) -> tuple[str, ...]:
-    """Settings in config.json that are not as they were, in words."""
-    try:
-        now, before = config_of(model), config_of(last)
-    except ModelError:  # adapters have none of their own
-        return ()
+    """Settings in config.json, or of adapters, that are not as they were, in words."""
+    (file, now), (_, before) = _settings(model), _settings(last)
     names = sorted(key for key in now.keys() | before.keys() if key not in UNTOLD and now.get(key) != before.get(key))
-    return tuple(f"config.json says {key} {_short(now.get(key))}, and said {_short(before.get(key))}" for key in names)
+    return tuple(f"{file} says {key} {_short(now.get(key))}, and said {_short(before.get(key))}" for key in names)
+
+
+def _settings(source: str) -> tuple[str, dict[str, Any]]:
+    """The file that holds them, and they; of adapters what scales them, and the settings of their base."""
+    where, revision = locate(source)
+    if (file := adapter_file(where, revision)) is None:
+        return "config.json", config_of(source)
+    told = read_json_object(file, error=ModelError, advice="Save the adapters again.")
+    return ADAPTER, config_of(str(told["base_model_name_or_path"])) | {key: told.get(key) for key in SCALING}
 
 
 def _short(value: object) -> str:

@@ -29,7 +29,7 @@ TABLES = ("embed", "shared", "position", "relative", "spatial")
 #: Which place of a table each pair of patches looks up (Swin, BEiT): whole numbers, two directions by their making.
 PLACES = "relative_position_index"
 #: Of adapters, zero where a training begins.
-BEGINS_AT_ZERO = "lora_B"
+BEGINS_AT_ZERO = ("lora_B", "lora_embedding_A")
 #: A row is an input from this cosine on; inputs nearer than the second one to one another count once.
 SAME, ALIKE = 0.999, 0.95
 #: Inputs and rows of a layer that are compared at most.
@@ -76,7 +76,7 @@ def of_weights(asked: Weights) -> list[Sign]:
             continue
         size = float(matrix.square().sum())
         if size == 0.0:
-            silent += [] if BEGINS_AT_ZERO in name else [name]
+            silent += [] if any(part in name for part in BEGINS_AT_ZERO) else [name]
             continue
         flat = max(flat, Sign("flat", _two_directions(matrix) / size, name), key=_by_value)
         if not any(part in name.lower() for part in TABLES):
