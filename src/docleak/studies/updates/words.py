@@ -145,8 +145,10 @@ def _places(example: Encoded, axis: str) -> set[int]:
 
 
 def _covered(model: DocumentModel, bag: Bag, pages: Sequence[Page]) -> list[int]:
-    """[held, of]: private fields all of whose tokens are in the bag; [0, 0] for models that read no words."""
+    """[held, of]: private fields all of whose tokens are in the bag; [0, 0] for models that read no words. What the
+    vocabulary cannot write (CJK in T5's) is read as one token for all, which tells no value: it is not counted."""
     tokens, held, of = set(bag.tokens), 0, 0
+    unwritten = getattr(getattr(model, "tokenizer", None), "unk_token_id", None)
     for page in pages:
         fitted = model.fit(page)
         example = model.encode(fitted, Question("?", ("?",)))
@@ -155,6 +157,6 @@ def _covered(model: DocumentModel, bag: Bag, pages: Sequence[Page]) -> list[int]
             return [0, 0]
         for field in fitted.private_fields:
             ids = example.tensors["input_ids"][torch.isin(owners, torch.tensor(field.words, dtype=owners.dtype))]
-            if len(ids):
+            if len(ids) and unwritten not in ids.tolist():
                 of, held = of + 1, held + (set(ids.tolist()) <= tokens)
     return [held, of]
