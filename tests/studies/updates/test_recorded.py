@@ -637,3 +637,99 @@ def test_a_token_table_that_peft_trains_is_read(
     assert case.round.passes
     assert said in words["failed"] if said else words["recall"] == words["precision"] == 1.0
     assert check(case, words, dict)["doubts"] == []
+
+
+def in_bits(value: torch.Tensor, bits: int) -> torch.Tensor:
+    step = value.abs().max() / (2 ** (bits - 1) - 1)
+    return step * (value / step.clamp_min(1e-30)).round()
+
+
+def largest(value: torch.Tensor) -> torch.Tensor:
+    """One in ten."""
+    return value * (value.abs() >= value.abs().flatten().topk(-(-value.numel() // 10)).values[-1])
+
+
+#: What is done to a gradient before it is sent, and what the first cause says of it.
+PACKED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "top-k": (largest, "of the numbers that the plan moves came as zero"),
+    "mask": (lambda v: v * (torch.rand(v.shape, generator=torch.Generator().manual_seed(0)) < 0.1), "came as zero"),
+    "8 bits": (functools.partial(in_bits, bits=8), "different numbers, as of an update in few bits"),
+    "4 bits": (functools.partial(in_bits, bits=4), "more than 15 different numbers"),
+    "signs": (torch.sign, "more than 3 different numbers"),
+}
+
+
+@pytest.mark.parametrize("case", PACKED)
+def test_a_compressed_update_is_not_one_of_other_pages(
+    case: str, folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """They were "0 tokens moved that these pages do not have, and 70 of theirs did not", or half precision."""
+    packed, said = PACKED[case]
+    came = {name: packed(value) for name, value in less(*stepped, 20.0).items()}
+    causes = causes_of(opened(folder, tmp_path, "gradient", stepped[0], came, local="dropout=no"))
+    assert causes[0]["key"] == "compression" and said in causes[0]["sentence"]
+    assert "are they other pages" not in " ".join(cause["sentence"] for cause in causes)
+
+
+def test_a_rate_for_each_layer_is_no_other_page(folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path) -> None:
+    """A step of LARS, of which the words were read, and other pages were named first."""
+    moved = less(*stepped)
+    after = {n: v - 1e-3 * moved[n] * v.norm() / moved[n].norm().clamp_min(1e-9) for n, v in stepped[0].items()}
+    causes = causes_of(opened(folder, tmp_path, "weights", stepped[0], after))
+    assert causes[0]["key"] == "optimiser" and "a rate for each, as of LAMB, LARS" in causes[0]["sentence"]
+
+
+def test_where_the_words_are_these_pages_other_pages_are_the_last_thought(folder: Path, tmp_path: Path) -> None:
+    """Momentum, of which nothing is said."""
+    before, after = nine_steps(folder, lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9))
+    case = opened(folder, tmp_path, "weights", before, after, SGD.replace("batch_size=3", "batch_size=1"))
+    assert words_of(case)["precision"] == 1.0
+    assert "pages" not in [cause["key"] for cause in causes_of(case)]
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "said"),
+    [(2, 3, "of these pages did not move, and no others: were there fewer pages"),
+     (3, 2, "all tokens and coordinates of these pages moved, and")],
+)  # fmt: skip
+def test_fewer_and_more_pages_are_told_from_others(
+    trained: int, given: int, said: str, folder: Path, tmp_path: Path
+) -> None:
+    tokenizer, pages = AutoTokenizer.from_pretrained(str(folder / "model")), list(docleak.load_pages(folder / "pages"))
+    model = network(folder)
+    before = copy.deepcopy(dict(model.named_parameters()))
+    model(**app.batch_of(tokenizer, pages[:trained], True)).loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.05).step()
+    save(pages[:given], tmp_path / "pages")
+    (tmp_path / "model").symlink_to(folder / "model")
+    states = ({n: v.detach() for n, v in state} for state in (before.items(), model.named_parameters()))
+    first = causes_of(opened(tmp_path, tmp_path / "updates", "weights", *states))[0]
+    assert first["key"] == "pages" and said in first["sentence"]
+
+
+def test_a_larger_decay_than_told_is_no_pull(folder: Path, tmp_path: Path) -> None:
+    """It was "a pull inside the gradient, as of torch.optim.Adam's weight_decay"."""
+    decayed = nine_steps(folder, lambda weights: torch.optim.AdamW(weights, lr=1e-3, weight_decay=1.0))
+    told = ADAMW.replace("batch_size=3", "batch_size=1,epochs=3")
+    first = causes_of(opened(folder, tmp_path, "weights", *decayed, local=told))[0]
+    assert first["key"] == "weight decay" and "as a decay of 1 at this rate would" in first["sentence"]
+
+
+def test_of_weights_that_share_no_decay_none_is_told(folder: Path, tmp_path: Path) -> None:
+    """Told as SGD they "shrank by 0, as a decay of 0 at this rate would": Adam's decay moves each by its rate."""
+    pulled = nine_steps(folder, lambda weights: torch.optim.Adam(weights, lr=1e-3, weight_decay=0.01))
+    told = SGD.replace("batch_size=3", "batch_size=1,epochs=3,weight_decay=0.01")
+    causes = causes_of(opened(folder, tmp_path, "weights", *pulled, local=told))
+    assert "shrank by 0" not in " ".join(cause["sentence"] for cause in causes)
+
+
+def test_a_value_that_the_vocabulary_cannot_write_is_not_counted_as_told(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """Fields that were all <unk> were "told"; here a token of a shop stands for what cannot be written."""
+    case: Any = opened(folder, tmp_path, "weights", *stepped)
+    assert words_of(case)["fields"] == [9, 9]
+    tokenizer = case.model.tokenizer
+    tokenizer.unk_token = tokenizer.convert_ids_to_tokens(tokenizer(["Aldi"], boxes=[[0] * 4]).input_ids)[1]
+    held, of = words_of(case)["fields"]
+    assert held == of < 9

@@ -38,8 +38,8 @@ NORMS = (1.0, 0.5, 0.1, 5.0)
 #: What is left to name where nothing that was tried fits, the most probable first.
 PRIOR = (
     ("pages", "other pages, questions or answers, or another model"),
-    ("order", "another order, number or size of batches"),
-    ("optimiser", "another optimiser, or one with momentum or a state from before"),
+    ("order", "another order, number or size of batches, or several added up to one"),
+    ("optimiser", "another optimiser, or one with momentum or a state from before, or averaged weights (EMA)"),
     ("learning rate", "another learning rate, perhaps with a schedule"),
     ("dropout", "dropout that was on"),
     ("padding", "texts padded or cut to another length"),
@@ -75,7 +75,10 @@ class Diagnosis(Traces):
             best.setdefault(cause.key, cause)
         if any(cause.reproduces for cause in best.values()):
             return tuple(best.values())[:NAMED]
-        weak = (Cause(key, f"{key}: {said}", 0.0) for key, said in PRIOR if key not in best)
+        spare, lacking, same = self._looked_up
+        known = bool(same) and spare + lacking <= 0.1 * same  # the tokens that moved are those of these pages
+        prior = sorted(PRIOR, key=lambda one: known and one[0] == "pages")
+        weak = (Cause(key, f"{key}: {said}", 0.0) for key, said in prior if key not in best)
         return tuple(islice((*best.values(), *weak), NAMED))
 
     def _tried(self, trial: ImitatedRound) -> bool:
@@ -100,8 +103,8 @@ class Diagnosis(Traces):
             yield _reproduced("learning rate", f"learning_rate={rate:g}")
         elif cosine > ALIKE:
             alone = ", or gradients of single examples clipped, as Opacus does" * (factor < 1 and self._batched_up)
-            yield Cause("learning rate", f"learning rate or loss scale{alone}: what was sent is {factor:.3g} times "
-                        f"what the plan gives (cosine {cosine:.4f})", FITTING - 1)  # fmt: skip
+            yield Cause("learning rate", f"learning rate, loss scale or smoothed labels{alone}: what was sent is "
+                        f"{factor:.3g} times what the plan gives (cosine {cosine:.4f})", FITTING - 1)  # fmt: skip
 
     @property
     def _batched_up(self) -> bool:
@@ -155,7 +158,7 @@ class Diagnosis(Traces):
     def _decayed(self) -> Iterator[Cause]:
         stated = self.trial.steps.optimiser.decayed(len(self.trial.batches))
         slack = 0.02 * max(self._shrunk, stated) + EPSILON
-        if self._idle and -slack <= self._shrunk < 1 and abs(self._shrunk - stated) > slack:
+        if self._shrinking and -slack <= self._shrunk < 1 and abs(self._shrunk - stated) > slack:
             yield Cause("weight decay", f"weight decay: weights that no page moves shrank by {self._shrunk:.2g}, as a "
                         f"decay of {self.decay():.2g} at this rate would; the plan says "
                         f"{self.trial.plan.weight_decay:g}", FITTING - 2)  # fmt: skip

@@ -30,8 +30,12 @@ DIRECTED = 0.8
 AGAINST = -0.5
 #: What Opacus' wrapper puts before the names of parameters.
 OPACUS = "_module."
-#: Weights that no page moves, from which something is said of them all.
+#: Weights that no page moves, or numbers of a tensor, from which something is said of them all.
 LEAST = 1000
+#: Half precisions: few numbers of fp16 are of bf16, not reversely.
+HALF = ((torch.bfloat16, "bf16"), (torch.float16, "fp16"))
+#: Different numbers that eight bits write.
+LEVELS = 256
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,14 @@ class Traces:
         for said in self.told:
             yield Cause(split_name(said)[0], f"{said}, as recorded, which is not imitated", TRACED + 2)
         yield from self._kind()
-        yield from self._precision()
+        packed = [*self._compressed()]
+        yield from packed or self._precision()
         yield from self._partial()
         yield from self._clipped()
+        yield from self._by_layer()
         noise = [*self._noise()]
         yield from noise
-        if not noise:
+        if not noise and not packed:
             yield from self._single()
             yield from self._rows()
             yield from self._dropout()
@@ -128,7 +134,7 @@ class Traces:
     def _beyond_decay(self, table: str) -> Tensor:
         """Where (as a mask) numbers moved by more than decay and rounding explain."""
         start, sent = self.trial.start[table], self.trial.sent[table].double()
-        share, spread = self._shrinking
+        share, spread = self._shrinking or (0.0, 0.0)
         rounding = 4 * max(EPSILON, 3 * spread)  # every step rounds once more: the spread says how often
         return (sent - share * start).abs() > rounding * start.abs().clamp_min(1e-30)
 
@@ -162,8 +168,40 @@ class Traces:
         there = sum(int((start != 0).sum()) for _, start in pools)
         return there >= LEAST and not any(bool(value[start != 0].any()) for value, start in pools)
 
+    def _compressed(self) -> Iterator[Cause]:
+        """Tensors of few different numbers, or numbers left out one by one where every page moves them."""
+        large = [array for array in self.received.values() if array.size >= LEAST]
+        if large and all(len(np.unique(array)) <= LEVELS for array in large):
+            most = max(len(np.unique(array)) for array in large)
+            yield Cause("compression", f"compression: no tensor that came has more than {most} different numbers, as "
+                        "of an update in few bits, or of signs; it hides small gradients", TRACED + 2)  # fmt: skip
+            return
+        if self.kind == "weights" and any(_on_grid(self.received, kind) for kind, _ in HALF):
+            return  # which rounds small steps away
+        names = [name for name in self.trial.alive if name not in self._idle]
+        sent, ours, start = (
+            torch.cat([values[name].double().flatten() for name in names] or [torch.zeros(0)])
+            for values in (self.trial.sent, self.ours, self.trial.start)
+        )
+        factor, cosine = agreement({"": sent}, {"": ours * (sent != 0)}, [""])
+        wanted = (factor * ours).abs() > 4 * EPSILON * start.abs()
+        gone = float((sent[wanted] == 0).double().mean()) if bool(wanted.any()) else 0.0
+        if gone > 0.1 and cosine > DIRECTED:
+            yield Cause("compression", f"compression: {gone:.0%} of the numbers that the plan moves came as zero, and "
+                        f"the others as it moves them (cosine {cosine:.3f}): a part was left out, as of top-k or a "
+                        "random mask", TRACED + 2)  # fmt: skip
+
+    def _by_layer(self) -> Iterator[Cause]:
+        """Every tensor points where the plan's does, each at a length of its own."""
+        pairs = [agreement(self.trial.sent, self.ours, [name]) for name in self.trial.alive]
+        factors = sorted(factor for factor, cosine in pairs if cosine > ALIKE)
+        if len(factors) > 0.9 * len(pairs) and factors[-1] > 2 * factors[0] > 0:
+            yield Cause("optimiser", f"optimiser: tensors point where the plan's do, and are {factors[0]:.2g} to "
+                        f"{factors[-1]:.2g} times as long: a rate for each, as of LAMB, LARS or Adafactor, or each "
+                        "clipped or scaled by itself", TRACED)  # fmt: skip
+
     def _precision(self) -> Iterator[Cause]:
-        for kind, name in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):  # few of fp16 are of bf16, not reversely
+        for kind, name in HALF:
             if not self.received or not _on_grid(self.received, kind):
                 continue
             if _on_grid(self.begun, kind):
@@ -176,8 +214,8 @@ class Traces:
         factor, cosine = self.factor
         if cosine > 0.999 and abs(factor - 1) < 0.02:
             yield Cause("precision", f"precision: what was sent differs from what the plan gives by little (cosine "
-                        f"{cosine:.5f}), as after computing in half precision, or with other betas, another epsilon or "
-                        "a decay of some weights alone", FITTING)  # fmt: skip
+                        f"{cosine:.5f}), as after computing in half precision, or with other betas, another epsilon, a "
+                        "decay of some weights alone, or of signs alone (Lion)", FITTING)  # fmt: skip
 
     def _clipped(self) -> Iterator[Cause]:
         """An update that was scaled down as a whole after training."""
@@ -188,7 +226,7 @@ class Traces:
         norm = sum(float(value.double().square().sum()) for value in trial.sent.values()) ** 0.5
         round_norm = abs(rounded(norm) / norm - 1) < 1e-4
         yield Cause("clipping", f"clipping: what was sent is {factor:.4g} times what the plan gives, to a norm of "
-                    f"{norm:.5g}", TRACED if round_norm else FITTING)  # fmt: skip
+                    f"{norm:.5g}", TRACED if round_norm else FITTING - 2)  # fmt: skip
 
     def _noise(self) -> Iterator[Cause]:
         """What is left is equally large in every tensor, wherever the gradient points, and normally distributed; or
@@ -202,11 +240,13 @@ class Traces:
         if self.trial.plan.optimiser == "adamw" and size > 0.1 * self.trial.plan.learning_rate:
             start = torch.cat([self.trial.start[name][where] for name, where in self._idle.items()])
             signs = float((idle.sign() * start.sign()).mean())
+            if still >= 0.1 or self._shrunk:  # most of them moved by decay alone
+                return
             if abs(signs) > 0.5:
                 yield Cause("pull", f"pull: weights that no page moves moved {'towards' if signs > 0 else 'away from'} "
                             f"zero, as the sign of each tells, by about {size:.2g}: a pull inside the gradient, as "
                             "of torch.optim.Adam's weight_decay or of FedProx, is not imitated", TRACED)  # fmt: skip
-            elif still < 0.1 and abs(up - 0.5) < 0.1:
+            elif abs(up - 0.5) < 0.1:
                 yield Cause("noise", f"noise: weights that no page moves moved all the same, up as often as down, by "
                             f"about {size:.2g}, as of noise in their gradients", TRACED)  # fmt: skip
             return
@@ -230,27 +270,45 @@ class Traces:
 
     def _rows(self) -> Iterator[Cause]:
         """Rows of the tables of tokens and coordinates that moved, beyond decay, against those that the pages use."""
-        trial, spare, lacking, either = self.trial, 0, 0, 0
+        spare, lacking, same = self._looked_up
+        if spare + lacking <= 0.1 * (same + spare + lacking):
+            return
+        said = (
+            f"{spare} tokens or coordinates moved that these pages do not have, and {lacking} of theirs did not; are "
+        )
+        said += "they other pages or questions?"
+        if not lacking:
+            said = f"all tokens and coordinates of these pages moved, and {spare} more: were there more pages or "
+            said += "questions, or what others left in it (momentum, SCAFFOLD's control variates)?"
+        elif not spare:
+            said = (
+                f"{lacking} tokens or coordinates of these pages did not move, and no others: were there fewer pages "
+            )
+            said += "or questions, or was a part left out?"
+        yield Cause("pages", f"pages: {said}", TRACED)
+
+    @cached_property
+    def _looked_up(self) -> tuple[int, int, int]:
+        """Rows that moved and are none of the pages', that are and did not, and that did; of tables that tell."""
+        trial, spare, lacking, same = self.trial, 0, 0, 0
         tokens, axes = tables_of(trial.truth.model)
         for name in (tokens, *axes.values()):
             if name not in trial.sent or name not in self._idle:
                 continue
-            moved, looked_up = self._beyond_decay(name).any(1), ~self._idle[name].all(1)
+            moved, theirs = self._beyond_decay(name).any(1), ~self._idle[name].all(1)
             if float(moved.double().mean()) < 0.9:  # else the table is the output layer, too, or nothing is told apart
-                spare, lacking = spare + int((moved & ~looked_up).sum()), lacking + int((looked_up & ~moved).sum())
-                either += int((moved | looked_up).sum())
-        if spare + lacking > 0.1 * either:
-            yield Cause("pages", f"pages: {spare} tokens or coordinates moved that these pages do not have, and "
-                        f"{lacking} of theirs did not; are they other pages or questions?", TRACED)  # fmt: skip
+                spare, lacking = spare + int((moved & ~theirs).sum()), lacking + int((theirs & ~moved).sum())
+                same += int((moved & theirs).sum())
+        return spare, lacking, same
 
     @property
     def _shrunk(self) -> float:
         """Share of a weight that decay took where no page moves it; 0.0 where it is not about the same of all."""
-        return self._shrinking[0]
+        return (self._shrinking or (0.0, 0.0))[0]
 
     @cached_property
-    def _shrinking(self) -> tuple[float, float]:
-        """That share, and how far half of these weights' shares are from it."""
+    def _shrinking(self) -> tuple[float, float] | None:
+        """That share, and how far half of these weights' shares are from it; None where it cannot be told."""
         ratios = [
             (self.trial.sent[name].double()[where] / self.trial.start[name][where]).flatten()
             for name, where in self._idle.items()
@@ -258,10 +316,10 @@ class Traces:
         known = torch.cat(ratios) if ratios else torch.zeros(0)
         known = known[torch.isfinite(known)]
         if len(known) < 100:
-            return 0.0, 0.0
+            return None
         share = float(known.median()) + 0.0  # no minus zero
         spread = float((known - share).abs().median())
-        return (share, spread) if spread < max(EPSILON, 0.5 * abs(share)) else (0.0, 0.0)
+        return (share, spread) if spread < max(EPSILON, 0.5 * abs(share)) else None
 
     def _dropout(self) -> Iterator[Cause]:
         """Replays with masks drawn here: is what was sent as far from them as they are from one another?"""
