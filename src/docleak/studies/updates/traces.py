@@ -135,7 +135,9 @@ class Traces:
         """Where (as a mask) numbers moved by more than decay and rounding explain."""
         start, sent = self.trial.start[table], self.trial.sent[table].double()
         share, spread = self._shrinking or (0.0, 0.0)
-        rounding = 4 * max(EPSILON, 3 * spread)  # every step rounds once more: the spread says how often
+        rounding = (
+            4 * max(EPSILON, 3 * spread) * (self.kind != "gradient")
+        )  # every step rounds once more: the spread says how often
         return (sent - share * start).abs() > rounding * start.abs().clamp_min(1e-30)
 
     def _kind(self) -> Iterator[Cause]:

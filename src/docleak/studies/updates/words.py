@@ -58,7 +58,8 @@ def words_in(
     the ``case``, whose examples are then all that may have been read."""
     model, truth = taken.truth.model, taken.truth
     try:
-        bag, told = _read(taken, steps, resolution, others)
+        exact = case is not None and case.update.kind == "gradient"
+        bag, told = _read(taken, steps, resolution, others, exact=exact)
     except AttackError as fault:
         return {"failed": str(fault)}
     if case is not None and told.get("rounds", 1) > 1:
@@ -81,13 +82,16 @@ def words_in(
     }
 
 
-def _read(taken: ImitatedRound, steps: float, resolution: float, others: Sequence[Sent]) -> tuple[Bag, dict[str, Any]]:
+def _read(
+    taken: ImitatedRound, steps: float, resolution: float, others: Sequence[Sent], *, exact: bool
+) -> tuple[Bag, dict[str, Any]]:
     """The bag of the token table's rows; that of the first layer's span where there is none, or where only it is sure
-    of itself and reads more than answers. AttackError where there is neither."""
+    of itself and reads more than answers. AttackError where there is neither. ``exact``: a gradient came, which no
+    weight's rounding hides."""
     model, optimiser = taken.truth.model, taken.optimiser
-    bag, why = None, ""
+    bag, why, rounded = None, "", None if exact else optimiser
     try:
-        bag = bag_of_words(model, taken.as_gradient(steps), optimiser=optimiser, steps=steps, resolution=resolution)
+        bag = bag_of_words(model, taken.as_gradient(steps), optimiser=rounded, steps=steps, resolution=resolution)
     except AttackError as fault:
         why = str(fault)
     if (bag is not None and (bag.exact or hasattr(model, "answer_layers"))) or not isinstance(model, VisionLanguage):
