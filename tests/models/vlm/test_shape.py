@@ -34,6 +34,9 @@ def test_a_whole_model_and_its_adapters(tmp_path: Path) -> None:
         (adapters / "adapter_config.json").write_text(json.dumps({**told, **more}))
         with pytest.raises(ModelError, match=rf"{next(iter(more))}=.*nothing else that is trained"):
             shape_of(str(adapters))
+    (adapters / "adapter_config.json").write_text(json.dumps({**told, "target_modules": ["vision.position_embedding"]}))
+    with pytest.raises(ModelError, match=r"the target position_embedding: .*nothing else that is trained"):
+        shape_of(str(adapters))
     tables = {**told, "target_modules": ["o_proj", "embed_tokens"]}
     (adapters / "adapter_config.json").write_text(json.dumps(tables))
     assert shape_of(str(adapters))["table"], "words were closed, by algebra, and 29 of 29 are read"

@@ -12,6 +12,8 @@ from docleak.models.loading import config_of, locate
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 #: What tables of tokens are called; LoRA's factor on one has a column a token, which moves where it is read.
 TABLES = ("embed_tokens", "word_embeddings", "tok_embeddings", "wte")
+#: Parts of a tower that LoRA on an attention leaves still.
+TOWER = ("position_embedding", "patch_embedding", "pos_embed", "patch_embed")
 #: Of adapter_config.json: what trains more than LoRA of one rank on the targets, or otherwise.
 UNCOUNTED = ("modules_to_save", "trainable_token_indices", "target_parameters", "rank_pattern", "use_dora")
 
@@ -35,13 +37,14 @@ def shape_of(source: str) -> dict[str, Any]:
                 f"{ADAPTER} of {source!r} has r={told.get('r')!r} and target_modules={targets!r}; expected a number, "
                 "and a list of names. Say --rank and --adapted instead of --model."
             )
+        ends = {str(target).split(".")[-1] for target in targets}
         usual = {**dict.fromkeys(UNCOUNTED), "bias": "none", "peft_type": "LORA"}
-        if other := [f"{key}={value!r}" for key in usual if (value := told.get(key) or usual[key]) != usual[key]]:
+        other = [f"{key}={value!r}" for key in usual if (value := told.get(key) or usual[key]) != usual[key]]
+        if other := [*other, *(f"the target {name}" for name in TOWER if name in ends)]:
             raise ModelError(
-                f"{ADAPTER} of {source!r} has {', '.join(other)}: a plan counts LoRA of one rank on its targets, and "
+                f"{ADAPTER} of {source!r} has {', '.join(other)}: a plan counts LoRA of one rank on layers, and "
                 "nothing else that is trained. Run `docleak audit gradient` or `docleak audit updates` on it."
             )
-        ends = {str(target).split(".")[-1] for target in targets}
         adapted = len(ends & {*PROJECTIONS})
         shape = {"rank": told["r"], "adapted": adapted, "table": bool(ends & {*TABLES})}
     config = config_of(base)
