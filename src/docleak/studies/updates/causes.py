@@ -101,7 +101,7 @@ class Diagnosis(Traces):
         trial, rate = self.fitted(self.trial)
         if rate and self._tried(trial):
             yield _reproduced("learning rate", f"learning_rate={rate:g}")
-        elif cosine > ALIKE:
+        elif cosine > ALIKE and abs(factor - 1) > 0.02:
             alone = ", or gradients of single examples clipped, as Opacus does" * (factor < 1 and self._batched_up)
             yield Cause("learning rate", f"learning rate, loss scale or smoothed labels{alone}: what was sent is "
                         f"{factor:.3g} times what the plan gives (cosine {cosine:.4f})", FITTING - 1)  # fmt: skip

@@ -217,7 +217,7 @@ class Traces:
         if cosine > 0.999 and abs(factor - 1) < 0.02:
             yield Cause("precision", f"precision: what was sent differs from what the plan gives by little (cosine "
                         f"{cosine:.5f}), as after computing in half precision, or with other betas, another epsilon, a "
-                        "decay of some weights alone, or of signs alone (Lion)", FITTING)  # fmt: skip
+                        "decay of some weights alone, signs alone (Lion) or packed texts", FITTING)  # fmt: skip
 
     def _clipped(self) -> Iterator[Cause]:
         """An update that was scaled down as a whole after training."""
