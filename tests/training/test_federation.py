@@ -204,6 +204,9 @@ def test_silos_are_found_made_and_missed(tmp_path: Path) -> None:
     assert len(open_party(only, Federation(holdout=0.0)).training) == 4
     assert one_silo(str(only), 0, tmp_path / "unused", seed=0) == {only.name: only}
     assert one_silo(str(only), 0, tmp_path / "silos", seed=0) == {only.name: only}, "a folder that is named is taken"
+    assert one_silo(str(only), 4, tmp_path / "silos", seed=0) == {only.name: only}
+    (fewer,) = one_silo(str(only), 3, tmp_path / "fewer", seed=0).values()
+    assert len(open_party(fewer, Federation(holdout=0.0)).training) == 3, "--pages of a folder was ignored"
     with pytest.raises(FederationError, match="expected a folder of silos"):
         find_silos(tmp_path / "nowhere")
     with pytest.raises(RunError, match=r"no run\.json"):

@@ -135,9 +135,8 @@ class Traces:
         """Where (as a mask) numbers moved by more than decay and rounding explain."""
         start, sent = self.trial.start[table], self.trial.sent[table].double()
         share, spread = self._shrinking or (0.0, 0.0)
-        rounding = (
-            4 * max(EPSILON, 3 * spread) * (self.kind != "gradient")
-        )  # every step rounds once more: the spread says how often
+        # Every step rounds the weights once more, and the spread says how often; of a gradient nothing is rounded.
+        rounding = 0.0 if self.kind == "gradient" else 4 * max(EPSILON, 3 * spread)
         return (sent - share * start).abs() > rounding * start.abs().clamp_min(1e-30)
 
     def _kind(self) -> Iterator[Cause]:

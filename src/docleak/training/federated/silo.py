@@ -136,8 +136,10 @@ def synthetic_division(count: int, documents: int, *, seed: int) -> Division:
 
 
 def one_silo(spec: str, count: int, out: Path, *, seed: int) -> dict[str, Path]:
-    """All pages of a data set as one silo, written to ``out`` unless it is there; a folder stays where it is."""
-    if Path(spec).is_dir() and (Path(spec) / INDEX).is_file():
+    """``count`` pages of a data set at most (0: all) as one silo, written to ``out`` unless it is there; a folder that
+    has no more stays where it is."""
+    index = Path(spec) / INDEX
+    if index.is_file() and not 0 < count < sum(bool(line.strip()) for line in index.read_bytes().splitlines()):
         return {Path(spec).name: Path(spec)}
     of = {"documents": spec, "pages": count, "seed": seed}
     divided = partial(divide, [spec], 1, by="documents", seed=seed, count=count or None)
