@@ -145,6 +145,10 @@ def test_missing_cases_are_named_and_count_as_zero_only_if_asked(made: tuple[Pat
     scores = scored(made, mine, missing_as_zero=True)
     assert scores["gradient-layoutlmv3"][TOKENS] == 0.5
     assert scores["answers-vt5"] == {AUC: None, TPR: None}, "a track that was not entered"
+    for folder in [path for path in mine.iterdir() if path.is_dir()]:
+        shutil.rmtree(folder)
+    with pytest.raises(RunError, match="answers none of 5 cases; there is nothing to score"):
+        scored(made, mine, missing_as_zero=True)
 
 
 Spoil = Callable[[Path], object]
@@ -162,6 +166,7 @@ ONE = "gradient-layoutlmv3-0"
         (lambda a: (a / ONE / "answer.json").write_text('{"token": [1]}'), "token"),
         (lambda a: (a / ONE / "answer.json").write_text('{"tokens": ["a"]}'), "tokens"),
         (lambda a: (a / ONE / "answer.json").write_text('{"scores": {"a": 1.0}}'), "does not ask for"),
+        (lambda a: (a / ONE / "answer.json").write_text('{"seconds": -5}'), "-5 seconds; expected 0 or more"),
         (lambda a: (a / ONE / "answer.json").write_text('{"words": [{"text": "a", "box": [0,0,1,1], "page": 3}]}'),
          "there are pages 0 to 0"),
         (lambda a: (a / "answers-vt5-0" / "answer.json").write_text('{"scores": {"a": 1.0}}'), "5 providers"),
@@ -218,6 +223,10 @@ def test_the_leaderboard_keeps_one_row_of_a_name(made: tuple[Path, Path], entere
     assert benchmark.edition in page and "docleak closed-form" in page and "seed private" in page
     with pytest.raises(RunError, match="Use one engine"):
         scoring.enlisted(file, benchmark, {**row, "name": "x", "ocr": "other"})
+    for odd, said in (([], "row 2 is no object"), ({"name": "x"}, "row 2 lacks about, answered, commit")):
+        (tmp_path / "odd.json").write_text(json.dumps({**board, "rows": [*board["rows"], odd]}))
+        with pytest.raises(RunError, match=said):
+            scoring.enlisted(tmp_path / "odd.json", benchmark, row)
     file.write_text(file.read_text().replace(benchmark.edition, "0" * 16))
     with pytest.raises(RunError, match="is of edition 0000000000000000"):
         scoring.enlisted(file, benchmark, row)

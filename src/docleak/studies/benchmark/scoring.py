@@ -139,6 +139,8 @@ def _json(file: Path) -> Any:
 
 def _faults(answer: Answer, case: Mapping[str, Any]) -> Sequence[str]:
     """What does not fit the case, as phrases."""
+    if answer.seconds is not None and answer.seconds < 0:
+        return [f"{answer.seconds:g} seconds; expected 0 or more, or none"]
     if case["sent"] == "answers":
         odd = sorted(set(answer.scores) ^ set(case["providers"]))
         return [f"scores of {len(odd)} providers too many or too few, such as {odd[0]!r}"] if odd else []
@@ -181,6 +183,8 @@ def score(
     them. A track of which no case was answered is then not entered, and has no numbers. What a case's answer leaves out
     was not read; a page without a picture is its blank form.
     """
+    if not given.answers:
+        raise RunError(f"the entry answers none of {len(benchmark.cases)} cases; there is nothing to score. {ADVICE}")
     if given.missing and not missing_as_zero:
         raise RunError(
             f"{len(given.missing)} of {len(benchmark.cases)} cases have no answer: {', '.join(given.missing)}. Answer "
@@ -283,6 +287,10 @@ def enlisted(file: Path, benchmark: Benchmark, row: Mapping[str, Any]) -> dict[s
             told = board.get("benchmark")
             edition = told.get("edition") if isinstance(told, dict) else "none"
             raise RunError(f"{file} is of edition {edition}, the benchmark is {about['edition']}. {OF_BOARD}")
+    for number, one in enumerate(board["rows"], 1):
+        if not isinstance(one, dict) or (lacking := sorted(row.keys() - one.keys())):
+            said = f"lacks {', '.join(lacking)}" if isinstance(one, dict) else "is no object"
+            raise RunError(f"{file}: row {number} {said}. {OF_BOARD}")
     rows = [one for one in board["rows"] if one["name"] != row["name"]]
     if other := {str(one["ocr"]) for one in rows} - {str(row["ocr"])}:
         raise RunError(f"{file} holds rows read by {other.pop()}; this one was read by {row['ocr']}. Use one engine.")
