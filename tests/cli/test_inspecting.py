@@ -15,6 +15,7 @@ from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.models import load_model
 from docleak.models.lora import Lora, adapt
+from docleak.training.guard.checkpoint import changed_settings
 
 Command = Callable[..., tuple[Any, str, str]]
 
@@ -85,6 +86,20 @@ def test_the_frozen_base_of_adapters_is_looked_at(command: Command, tmp_path: Pa
     assert code == 1 and "self.value.weight moved by 4 of its own size" in err
     code, _, err = command("guard", str(tmp_path / "heavy"), *given)
     assert code == 1 and "adapter_config.json says lora_alpha 999, and said 16" in err
+
+
+def test_what_an_older_peft_does_not_write_is_no_other_scale(tmp_path: Path) -> None:
+    """Honest adapters were refused: "adapter_config.json says use_rslora False, and said None"."""
+    pytest.importorskip("peft", reason="the extra adapters is not installed")
+    adapt("layoutlmv3-start", tmp_path / "now", Lora.parsed("r=4,targets=query"), seed=1)
+    shutil.copytree(tmp_path / "now", tmp_path / "old")
+    told = json.loads((tmp_path / "now" / "adapter_config.json").read_text())
+    assert told.pop("use_rslora") is False and told.pop("alpha_pattern") == {}
+    (tmp_path / "old" / "adapter_config.json").write_text(json.dumps(told))
+    assert changed_settings(str(tmp_path / "now"), str(tmp_path / "old")) == ()
+    (tmp_path / "old" / "adapter_config.json").write_text(json.dumps({**told, "use_rslora": True}))
+    (said,) = changed_settings(str(tmp_path / "old"), str(tmp_path / "now"))
+    assert said == "adapter_config.json says use_rslora True, and said None"
 
 
 def test_models_and_pages_that_are_not_there(command: Command) -> None:

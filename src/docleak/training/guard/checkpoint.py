@@ -91,7 +91,8 @@ def _settings(source: str) -> tuple[str, dict[str, Any]]:
     if (file := adapter_file(where, revision)) is None:
         return "config.json", config_of(source)
     told = read_json_object(file, error=ModelError, advice="Save the adapters again.")
-    return ADAPTER, config_of(str(told["base_model_name_or_path"])) | {key: told.get(key) for key in SCALING}
+    scaling = {key: told.get(key) or None for key in SCALING}  # older versions of peft do not write what is off
+    return ADAPTER, config_of(str(told["base_model_name_or_path"])) | scaling
 
 
 def _short(value: object) -> str:
