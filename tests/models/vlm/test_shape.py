@@ -30,7 +30,8 @@ def test_a_whole_model_and_its_adapters(tmp_path: Path) -> None:
     (adapters / "adapter_config.json").write_text(json.dumps({**told, "modules_to_save": ["embed_tokens"]}))
     with pytest.raises(ModelError, match=r"embed_tokens.*docleak audit gradient"):
         shape_of(str(adapters))
-    for more in ({"trainable_token_indices": {"embed_tokens": [5]}}, {"bias": "all"}, {"peft_type": "VERA"}):
+    for more in ({"trainable_token_indices": {"embed_tokens": [5]}}, {"bias": "all"}, {"lora_bias": True},
+                 {"peft_type": "VERA"}):  # fmt: skip
         (adapters / "adapter_config.json").write_text(json.dumps({**told, **more}))
         with pytest.raises(ModelError, match=rf"{next(iter(more))}=.*nothing else that is trained"):
             shape_of(str(adapters))

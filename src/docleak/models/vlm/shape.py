@@ -15,7 +15,7 @@ TABLES = ("embed_tokens", "word_embeddings", "tok_embeddings", "wte")
 #: Parts of a tower that LoRA on an attention leaves still.
 TOWER = ("position_embedding", "patch_embedding", "pos_embed", "patch_embed")
 #: Of adapter_config.json: what trains more than LoRA of one rank on the targets, or otherwise.
-UNCOUNTED = ("modules_to_save", "trainable_token_indices", "target_parameters", "rank_pattern", "use_dora")
+UNCOUNTED = ("modules_to_save", "trainable_token_indices", "target_parameters", "rank_pattern", "use_dora", "lora_bias")
 
 
 def shape_of(source: str) -> dict[str, Any]:
