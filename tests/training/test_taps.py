@@ -239,6 +239,7 @@ def test_names_are_mapped_where_it_is_sure() -> None:
     assert naming({"base_model.model.q.lora_A.weight": (2, 3)}, [lora]) == {
         "base_model.model.q.lora_A.weight": "q.lora_A.default.weight"
     }
+    assert naming({"a.modules_to_save.default2.bias": (3,)}, [{"a2.bias": (3,)}]) == {}, "a copy of another adapter's"
     assert naming({"0": (2, 3), "1": (3,)}, [SHAPES]) == {"0": "a.weight", "1": "a.bias"}
     assert naming({"1": (3,), "0": (2, 3)}, [SHAPES]) == {"0": "a.weight", "1": "a.bias"}
     assert naming({"0": (9,), "1": (3,)}, [SHAPES]) == {}, "other shapes: another model"
