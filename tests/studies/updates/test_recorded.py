@@ -668,6 +668,7 @@ def test_a_compressed_update_is_not_one_of_other_pages(
     came = {name: packed(value) for name, value in less(*stepped, 20.0).items()}
     causes = causes_of(opened(folder, tmp_path, "gradient", stepped[0], came, local="dropout=no"))
     assert causes[0]["key"] == "compression" and said in causes[0]["sentence"]
+    assert ("fp16" in causes[0]["sentence"]) == (case == "signs")
     assert "are they other pages" not in " ".join(cause["sentence"] for cause in causes)
 
 
@@ -753,3 +754,30 @@ def test_a_rate_that_fits_is_not_the_cause(folder: Path, stepped: tuple[Arrays, 
     came = {n: value * (1.01 + 0.1 * torch.randn(value.shape, generator=drawn)) for n, value in moved.items()}
     causes = causes_of(opened(folder, tmp_path, "delta", stepped[0], came))
     assert "times what the plan gives" not in " ".join(cause["sentence"] for cause in causes)
+
+
+def test_what_never_moved_has_not_few_numbers(folder: Path, tmp_path: Path) -> None:
+    """Of a first step of LoRA, whose A stands still, "no tensor that came has more than 1 different numbers"."""
+    peft = pytest.importorskip("peft")
+    tokenizer, pages = AutoTokenizer.from_pretrained(str(folder / "model")), list(docleak.load_pages(folder / "pages"))
+    model = peft.get_peft_model(network(folder), peft.LoraConfig(r=16, target_modules=["output.dense"]))
+    model.save_pretrained(tmp_path / "model")
+    model(**app.batch_of(tokenizer, pages[:2], True)).loss.backward()
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    start = {name: p.detach().numpy() for name, p in trained.items()}
+    came = {name: p.grad.numpy() for name, p in trained.items()}
+    write_update(
+        tmp_path / "updates", round=1, client="c", start=start, received=came, kind="gradient", examples=3, details={}
+    )
+    (update,) = read_updates(tmp_path / "updates")
+    causes = causes_of(open_case(update, load_model(str(tmp_path / "model")), str(folder / "pages")))
+    assert "compression" not in [cause["key"] for cause in causes]
+
+
+def test_gradients_that_fp16_cannot_hold_may_be_all_that_is_few(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """They were "as of an update in few bits, or of signs" alone: below 6e-8 fp16 has no numbers."""
+    came = {name: value.half().float() for name, value in less(*stepped, 20e-5).items()}
+    first = causes_of(opened(folder, tmp_path, "gradient", stepped[0], came, local="dropout=no"))[0]
+    assert first["key"] == "compression" and "or of numbers too small for fp16" in first["sentence"]

@@ -171,11 +171,13 @@ class Traces:
 
     def _compressed(self) -> Iterator[Cause]:
         """Tensors of few different numbers, or numbers left out one by one where every page moves them."""
-        large = [array for array in self.received.values() if array.size >= LEAST]
+        large = [array for array in self.received.values() if array.size >= LEAST and np.ptp(array)]
         if large and all(len(np.unique(array)) <= LEVELS for array in large):
             most = max(len(np.unique(array)) for array in large)
+            half = ", or of numbers too small for fp16" * _on_grid(self.received, torch.float16)
             yield Cause("compression", f"compression: no tensor that came has more than {most} different numbers, as "
-                        "of an update in few bits, or of signs; it hides small gradients", TRACED + 2)  # fmt: skip
+                        f"of an update in few bits, or of signs{half}; it hides small gradients",
+                        TRACED + 2)  # fmt: skip
             return
         if self.kind == "weights" and any(_on_grid(self.received, kind) for kind, _ in HALF):
             return  # which rounds small steps away
