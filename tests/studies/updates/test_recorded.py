@@ -690,7 +690,7 @@ def test_where_the_words_are_these_pages_other_pages_are_the_last_thought(folder
 
 @pytest.mark.parametrize(
     ("trained", "given", "said"),
-    [(2, 3, "of these pages did not move, and no others: were there fewer pages"),
+    [(2, 3, "did not move, and none of others did: were there fewer pages"),
      (3, 2, "all tokens and coordinates of these pages moved, and")],
 )  # fmt: skip
 def test_fewer_and_more_pages_are_told_from_others(

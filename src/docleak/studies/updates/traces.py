@@ -276,18 +276,15 @@ class Traces:
         spare, lacking, same = self._looked_up
         if spare + lacking <= 0.1 * (same + spare + lacking):
             return
-        said = (
-            f"{spare} tokens or coordinates moved that these pages do not have, and {lacking} of theirs did not; are "
-        )
-        said += "they other pages or questions?"
         if not lacking:
             said = f"all tokens and coordinates of these pages moved, and {spare} more: were there more pages or "
             said += "questions, or what others left in it (momentum, SCAFFOLD's control variates)?"
         elif not spare:
-            said = (
-                f"{lacking} tokens or coordinates of these pages did not move, and no others: were there fewer pages "
-            )
-            said += "or questions, or was a part left out?"
+            said = f"of the tokens and coordinates of these pages {lacking} did not move, and none of others did: "
+            said += "were there fewer pages or questions, or was a part left out?"
+        else:
+            said = f"of the tokens and coordinates {spare} moved that these pages do not have, and {lacking} of "
+            said += "theirs did not; are they other pages or questions?"
         yield Cause("pages", f"pages: {said}", TRACED)
 
     @cached_property
