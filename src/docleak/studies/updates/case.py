@@ -191,9 +191,9 @@ def require_moved(update: CapturedUpdate) -> None:
     sent = sent_by(update)
     if not any(value.any() for value in sent.values()):
         raise FederationError(
-            f"{update.name}: all {len(sent)} tensors that came are zero: the client trained nothing, at a rate of 0 (a "
-            "warm-up's first step), or its update was taken from itself. Nothing can be measured of it. Leave it out "
-            "(--client names others), or record the round again."
+            f"{update.name}: all {len(sent)} tensors that came are zero: the client trained nothing, or at a rate of 0 "
+            "(a warm-up's first step), or its update was taken from itself. Nothing can be measured of it. Leave it "
+            "out (--client names others), or record the round again."
         )
 
 
