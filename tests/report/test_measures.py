@@ -278,6 +278,15 @@ def test_of_few_documents_no_difference_is_told() -> None:
             assert one.estimate.why == f"no interval: {told}, and fewer than 6 decide nothing"
 
 
+def test_clients_of_whom_nothing_was_counted_are_none_of_six() -> None:
+    """Five clients with fields and three without any were eight, and "the two differ"."""
+    few = [counted([0.1, 0.2, 0.1, 0.2, 0.1], "abcde"), counted([0.8, 0.9, 0.8, 0.9, 0.8], "abcde")]
+    few = [replace(one, by={**one.by, **dict.fromkeys("fgh", (0.0, 0))}) for one in few]
+    told = difference(*few, np.random.default_rng(0), same=True)
+    assert told.paired and told.differs is False
+    assert told.estimate.why == "no interval: 5 documents, providers or clients, and fewer than 6 decide nothing"
+
+
 def test_a_side_that_is_all_or_nothing_has_its_own_risk() -> None:
     """Pages of which 95 % and 98 % are read whole: where the second came out all read, the interval ended at what the
     first had missed, and 8 to 13 of 100 left the truth out."""

@@ -191,9 +191,9 @@ class Difference:
 
 def difference(first: Measure, second: Measure, rng: np.random.Generator, *, same: bool) -> Difference:
     """Second less first. Where ``same`` says that groups of one name are one document, and both have the same, each
-    resample draws them for both; else each is drawn for itself. With fewer than FEWEST groups there is no interval.
-    Resamples of a side whose groups are all alike (nothing read, or all) show no risk of it: there the interval is at
-    least as wide as the two single ones make it (Zou & Donner, 2008).
+    resample draws them for both; else each is drawn for itself. Groups of which nothing was counted are none, and of
+    fewer than FEWEST there is no interval. Resamples of a side whose groups are all alike (nothing read, or all) show
+    no risk of it: there the interval is at least as wide as the two single ones make it (Zou & Donner, 2008).
     """
     if first.unbounded or second.unbounded:
         why = f"{first.text} in the first, {second.text} in the second"
@@ -205,7 +205,10 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
     value = second.estimate.value - first.estimate.value
     if not (first.by and second.by):
         return Difference(first, second, Estimate(value, why="no interval: it was not counted by document"), False)
-    sides = ((first.by, second.by), (first.less, second.less))
+    sides = tuple(
+        tuple({name: pair for name, pair in groups.items() if pair[1]} for groups in side)
+        for side in ((first.by, second.by), (first.less, second.less))
+    )
     paired = same and all(set(one) == set(other) for one, other in sides)
     least = min(len(groups) for pair in sides for groups in pair if groups)
     if least < FEWEST:
