@@ -29,7 +29,7 @@ from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.secure import is_secure
 from docleak.studies.updates.sight import unseen
 from docleak.studies.updates.study import UpdatesStudy
-from docleak.studies.updates.verdict import sentences
+from docleak.studies.updates.verdict import _of_words, sentences
 from docleak.studies.updates.words import words_of
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.taps.weights import weights_pair
@@ -732,8 +732,11 @@ def test_a_value_that_the_vocabulary_cannot_write_is_not_counted_as_told(
     assert words_of(case)["fields"] == [9, 9]
     tokenizer = case.model.tokenizer
     tokenizer.unk_token = tokenizer.convert_ids_to_tokens(tokenizer(["Aldi"], boxes=[[0] * 4]).input_ids)[1]
-    held, of = words_of(case)["fields"]
-    assert held == of < 9
+    words = words_of(case)
+    held, of = words["fields"]
+    assert held == of < 9 and of + words["unwritten"] == 9
+    said, *_ = _of_words({**words, "unwritten": 1})
+    assert said.endswith(". 1 private field holds what the vocabulary cannot write: it is not counted.")
 
 
 def test_small_gradients_are_not_taken_for_the_rounding_of_weights(

@@ -277,6 +277,9 @@ def _of_words(
             f" All tokens of {held} of {of} private fields are told; of the fields of made-up pages that nobody has, "
             f"{_share(words['control'])}."
         )
+    if left := words.get("unwritten"):
+        fields, they = ("field holds", "it is") if left == 1 else ("fields hold", "they are")
+        line += f" {left} private {fields} what the vocabulary cannot write: {they} not counted."
     more = []
     if words.get("conditions"):
         rounds, doubtful = words["rounds"], [c for c in words["conditions"] if not c["holds"]]

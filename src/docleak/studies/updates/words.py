@@ -66,6 +66,7 @@ def words_in(
         truth = Truth(model, case.pages, case.examples)
     true = set().union(*(tokens_of(model, example) for example in truth.inputs))
     made_up = list(make_pages(CONTROLS, seed=CONTROL_SEED))
+    *fields, unwritten = _covered(model, bag, list({page.name: page for page in truth.pages}.values()))
     return {
         "exact": bag.exact,
         **told,
@@ -76,8 +77,9 @@ def words_in(
             axis: _agreement(set(places), set().union(*(_places(example, axis) for example in truth.inputs)))
             for axis, places in bag.coordinates.items()
         },
-        "fields": _covered(model, bag, list({page.name: page for page in truth.pages}.values())),
-        "control": _covered(model, bag, made_up),
+        "fields": fields,
+        "unwritten": unwritten,
+        "control": _covered(model, bag, made_up)[:2],
         "control_tokens": _by_chance(model, bag, made_up, len(truth.examples)),
     }
 
@@ -149,18 +151,21 @@ def _places(example: Encoded, axis: str) -> set[int]:
 
 
 def _covered(model: DocumentModel, bag: Bag, pages: Sequence[Page]) -> list[int]:
-    """[held, of]: private fields all of whose tokens are in the bag; [0, 0] for models that read no words. What the
-    vocabulary cannot write (CJK in T5's) is read as one token for all, which tells no value: it is not counted."""
-    tokens, held, of = set(bag.tokens), 0, 0
+    """[held, of, unwritten]: private fields all of whose tokens are in the bag; zeros for models that read no words.
+    What the vocabulary cannot write (CJK in T5's) is read as one token for all, which tells no value: fields that hold
+    such are not counted but as ``unwritten``."""
+    tokens, held, of, left = set(bag.tokens), 0, 0, 0
     unwritten = getattr(getattr(model, "tokenizer", None), "unk_token_id", None)
     for page in pages:
         fitted = model.fit(page)
         example = model.encode(fitted, Question("?", ("?",)))
         owners = example.tensors.get("word_ids")
         if owners is None:
-            return [0, 0]
+            return [0, 0, 0]
         for field in fitted.private_fields:
             ids = example.tensors["input_ids"][torch.isin(owners, torch.tensor(field.words, dtype=owners.dtype))]
-            if len(ids) and unwritten not in ids.tolist():
+            if unwritten in ids.tolist():
+                left += 1
+            elif len(ids):
                 of, held = of + 1, held + (set(ids.tolist()) <= tokens)
-    return [held, of]
+    return [held, of, left]
