@@ -99,13 +99,13 @@ def test_the_best_of_several_scores_has_to_hold_for_all_of_them(tmp_path: Path) 
     def severity(ahead: float) -> str:
         record: dict[str, Any] = {"rank": 1, "width": 2}
         for kind in (kind + which for kind in ("inside", "outside", "controls") for which in ("", OTHERS)):
-            record[kind] = [dict.fromkeys(SCORES, n + ahead * (kind == "inside")) for n in range(12)]
+            record[kind] = [dict.fromkeys(SCORES, n + ahead * (kind == "inside")) for n in range(24)]
         run = SimpleNamespace(path=tmp_path, config=config, info={}, units=lambda: [record])
         rows, part = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
-        assert (rows[0].values["residual_auc"].low > 0.5) is (ahead > 3)
+        assert (rows[0].values["residual_auc"].low > 0.5) is (ahead > 4)
         return part.severity
 
-    assert [severity(ahead) for ahead in (2.5, 3.5, 9.0)] == ["untold", "untold", "severe"]
+    assert [severity(ahead) for ahead in (3.5, 5.0, 18.0)] == ["untold", "untold", "severe"]
 
 
 def test_the_cut_goes_into_a_gap_of_residuals_and_nowhere_else() -> None:
