@@ -80,19 +80,20 @@ def tensors_of(source: str, loaded: DocumentModel) -> dict[str, Tensor]:
 
 def changed_settings(model: str, last: str) -> tuple[str, ...]:
     """Settings in config.json, or of adapters, that are not as they were, in words."""
-    (file, now), (_, before) = _settings(model), _settings(last)
+    now, before = _settings(model), _settings(last)
     names = sorted(key for key in now.keys() | before.keys() if key not in UNTOLD and now.get(key) != before.get(key))
-    return tuple(f"{file} says {key} {_short(now.get(key))}, and said {_short(before.get(key))}" for key in names)
+    files = {key: ADAPTER if key in SCALING else "config.json" for key in names}
+    return tuple(f"{files[key]} says {key} {_short(now.get(key))}, and said {_short(before.get(key))}" for key in names)
 
 
-def _settings(source: str) -> tuple[str, dict[str, Any]]:
-    """The file that holds them, and they; of adapters what scales them, and the settings of their base."""
+def _settings(source: str) -> dict[str, Any]:
+    """Those of config.json; of adapters of their base's, and what scales them."""
     where, revision = locate(source)
     if (file := adapter_file(where, revision)) is None:
-        return "config.json", config_of(source)
+        return config_of(source)
     told = read_json_object(file, error=ModelError, advice="Save the adapters again.")
     scaling = {key: told.get(key) or None for key in SCALING}  # older versions of peft do not write what is off
-    return ADAPTER, config_of(str(told["base_model_name_or_path"])) | scaling
+    return config_of(str(told["base_model_name_or_path"])) | scaling
 
 
 def _short(value: object) -> str:
