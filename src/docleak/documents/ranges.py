@@ -85,9 +85,8 @@ def check_path(name: str, value: object, expected: str, error: type[DocleakError
     except (ValueError, RuntimeError, OSError) as fault:  # of a NUL, of ~ and somebody who is not known, of a long name
         if not isinstance(fault, OSError) or fault.errno == errno.ENAMETOOLONG:
             why = "it is too long" if isinstance(fault, OSError) else f"{fault}".rstrip(".")
-            raise error(
-                f"{name} is {short(value)}, which no file can be called ({why}); expected {expected}."
-            ) from fault
+            said = f"{name} is {short(value)}, which no file can be called ({why}); expected {expected}."
+            raise error(said) from fault
 
 
 def check_truth(name: str, value: object, error: type[DocleakError] = DocleakError) -> None:

@@ -73,8 +73,9 @@ def membership_rates(
     Accuracy has the exact binomial interval (Clopper & Pearson, 1934); balanced accuracy, a difference of two rates,
     Newcombe's (1998, method 10) from their exact intervals. The others have percentile bootstraps over providers,
     members and non-members resampled apart since who made the split set their numbers, with the percentiles widened for
-    few providers as in ``score.aggregate``. At 0 and at 1 resampling sees no risk: the free end is the exact bound for
-    as many trials as the smaller class has providers. A class of one gives no bootstrap.
+    few providers as in ``score.aggregate``. Resamples that are 0, or 1, see no risk: the free end is then at least the
+    exact bound for as many trials as the smaller class has providers (``share_ends``). A class of one gives no
+    bootstrap.
     A rate that too few non-members resolve has no value; its ``why`` says so.
     Raises AttackError if only one class is there, the lengths differ, or a score is not finite.
     """

@@ -518,6 +518,10 @@ def test_fields_of_words_and_of_pictures_may_be_different_ones(tmp_path: Path) -
         (held,) = policies.check(Policy(rule=(Rule(measure=FIELDS, at_most=bound),)), said.measures, joined([said]))
         assert held.outcome == outcome, held.why
         assert (note in held.why) == (outcome == "could not tell")
+    left = run_of(tmp_path / "left", "a")
+    left.write_unit("a", {**left.record("a"), "words": {**told, "unwritten": 8}, "pictures": pictured("....")}, {})
+    (doubt,) = read_run(left).measures[0].doubts
+    assert doubt.endswith(": 8 private fields hold what the vocabulary cannot write: they are not counted."), doubt
     few = run_of(tmp_path / "few", "a")
     few.write_unit("a", {**few.record("a"), "words": told, "pictures": pictured("x...")}, {})
     said = read_run(few)

@@ -120,6 +120,14 @@ def part_of(record: Mapping[str, Any]) -> Part:
     return Part(name_of(record), severity_of(record), " ".join(said))
 
 
+def _unwritten(words: Mapping[str, Any]) -> str:
+    """What is said of fields that are not counted; nothing where there is none."""
+    if not (left := words.get("unwritten")):
+        return ""
+    fields, they = ("field holds", "it is") if left == 1 else ("fields hold", "they are")
+    return f" {left} private {fields} what the vocabulary cannot write: {they} not counted."
+
+
 def fields_measured(
     records: Sequence[Mapping[str, Any]], whose: str, missing: Sequence[str] = ()
 ) -> tuple[Measure, ...]:
@@ -143,6 +151,7 @@ def fields_measured(
         together.append((client, float(min(held + read, most)), most))
         tokens, fields, values = tokens + held, fields + of, values + read
         doubts += doubts_of(record)
+        doubts += [f"{name_of(record)}:{left}"] if (left := _unwritten(words)) else []
         if severity_of(record) is Severity.UNTOLD or not (told and seen):
             doubts.append(f"{name_of(record)}: words, pictures or both could not be told.")
     clients = holdings((str(record["client"]), _pages_in(record)) for record in records if "masked" not in record)
@@ -277,9 +286,7 @@ def _of_words(
             f" All tokens of {held} of {of} private fields are told; of the fields of made-up pages that nobody has, "
             f"{_share(words['control'])}."
         )
-    if left := words.get("unwritten"):
-        fields, they = ("field holds", "it is") if left == 1 else ("fields hold", "they are")
-        line += f" {left} private {fields} what the vocabulary cannot write: {they} not counted."
+    line += _unwritten(words)
     more = []
     if words.get("conditions"):
         rounds, doubtful = words["rounds"], [c for c in words["conditions"] if not c["holds"]]
