@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from multiprocessing import active_children, forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -103,30 +104,46 @@ def test_a_worker_that_dies_is_told_with_its_unit(tmp_path: Path) -> None:
     assert 3 not in Counting.written(tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a fork server is of Linux")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the pool's, of a late start
+@pytest.mark.parametrize("late", ["start", "end"])
+def test_a_worker_that_dies_is_told_however_late_the_others_are(
+    late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork server says once how a process ended: who asks second hears 255. And it may still be starting one."""
+    read_signed = forkserver.read_signed
+
+    def slowly(descriptor: int) -> Any:
+        answer = read_signed(descriptor)
+        time.sleep(0.3 if (answer > 0) == (late == "start") else 0)
+        return answer
+
+    monkeypatch.setattr(forkserver, "read_signed", slowly)
+    with pytest.raises(RunError, match="killed from outside"):
+        compute(Dying(tmp_path), [3, 1, 2], workers=2, on_progress=collect([]))
+    assert not active_children()
+
+
 @dataclass
-class Gathered:
-    """A process whose end is known only after some looks."""
+class Ended:
+    """A process that came to its end."""
 
-    code: int
-    looks: int = 0
-
-    @property
-    def exitcode(self) -> int | None:
-        self.looks += 1
-        return None if self.looks < 4 else self.code
+    exitcode: int
 
 
-def test_who_died_is_told_once_all_are_gathered() -> None:
-    processes: Any = {1: Gathered(-signal.SIGTERM), 2: Gathered(-signal.SIGKILL), 3: Gathered(-signal.SIGTERM)}
+def test_who_died_is_told_from_how_all_ended() -> None:
+    processes: Any = {1: Ended(-signal.SIGTERM), 2: Ended(-signal.SIGKILL), 3: Ended(-signal.SIGTERM)}
     said = _told_of_death(processes, {1: "a", 2: "b", 3: "c"})
     assert said.startswith("a worker process died (killed from outside, or for want of memory) at b. What is")
-    said = _told_of_death({1: Gathered(3), 2: Gathered(-signal.SIGTERM)}, {2: "b"})  # type: ignore[dict-item]
+    said = _told_of_death({1: Ended(3), 2: Ended(-signal.SIGTERM)}, {2: "b"})  # type: ignore[dict-item]
     assert said.startswith("a worker process died (exit code 3) before its first unit.")
 
 
 PARENT = """
 import sys, time
 from dataclasses import dataclass
+from multiprocessing import active_children, forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any

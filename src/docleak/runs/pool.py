@@ -32,7 +32,7 @@ Task = TypeVar("Task")
 Work = Callable[[Task, OnProgress], None]
 #: Seconds between two looks at whether the process that started this one is still there.
 WATCH_SECONDS = 1.0
-#: Seconds in which the pool ends and gathers its other workers after one died.
+#: Seconds in which a worker ends that is told to after another died.
 GATHERED_WITHIN = 10.0
 CLUSTER_TIMEOUT = "10s"
 #: Of which a worker imports nothing that the process had which started the first: 2 s of a worker's processor time.
@@ -109,8 +109,13 @@ def _in_processes(
                 yield futures[future], future.result()
     except BrokenProcessPool as fault:
         _tell(events, at_work, on_progress)
+        processes |= dict(pool._processes or {})
+        for process in processes.values():  # one that was being started as the other died may be forgotten
+            process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)  # gathers them: how one ended can be asked by one thread only
+        for process in processes.values():
+            process.join(GATHERED_WITHIN)
         why = _told_of_death(processes, at_work)
-        pool.shutdown(wait=True, cancel_futures=True)
         raise WorkerDied(why, at_work=bool(at_work)) from fault
     except BaseException:
         for process in list((pool._processes or {}).values()):
@@ -252,10 +257,7 @@ def _tell(events: Any, at_work: dict[int, str], on_progress: OnProgress) -> None
 
 
 def _told_of_death(processes: Mapping[int, BaseProcess], at_work: Mapping[int, str]) -> str:
-    """Which worker died, at what, and what to do. How each ended is known once the pool has gathered them all."""
-    deadline = time.monotonic() + GATHERED_WITHIN
-    while any(process.exitcode is None for process in processes.values()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    """Which worker died, at what, and what to do, once all have ended."""
     ended = {number: process.exitcode for number, process in processes.items()}
     dead = [number for number, code in ended.items() if code not in (None, 0, -signal.SIGTERM)] or list(ended)
     tasks = [at_work[number] for number in dead if at_work.get(number)]
