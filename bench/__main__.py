@@ -39,8 +39,8 @@ APART = ("accelerator", "beside_breaching", "imprint")
 Saved = dict[str, dict[str, Any]]
 
 
-def environment() -> dict[str, str | int | float]:
-    """Where and on what the numbers are measured."""
+def environment(commit: str = "") -> dict[str, str | int | float]:
+    """Where, on what, and of which commit (the one that is checked out) the numbers are measured."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
@@ -48,7 +48,7 @@ def environment() -> dict[str, str | int | float]:
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "commit": _commit(),
+        "commit": commit or _commit(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -108,10 +108,10 @@ def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> 
     if unknown := [name for name in named if name not in PARTS]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(PARTS)}")
     torch.set_num_threads(1)
-    saved = read(results)
+    saved, commit = read(results), _commit()  # before the page that this run writes is another than the commit's
     for number, name in enumerate(named, start=1):
         print(f"{name} ({number} of {len(named)}) ...", file=sys.stderr)
-        where = environment()
+        where = environment(commit)
         saved[name] = {"environment": where, "numbers": import_module(f"bench.{name}").measure()}
         page = write(saved, results)
     print(page)
