@@ -112,7 +112,7 @@ def of_size(size: str) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.module.parameters()), "width": width, "height": height,
         "seconds": seconds, "gflop": took.flop / GIGA, "gflop_per_second": took.flop / seconds / GIGA,
         "machine_gflop_per_second": max(peak, multiplied()), "products_share": products, "largest": dict(largest),
-        "gb": _most_memory() / GIGA,
+        "gb": most_memory() / GIGA,
     }  # fmt: skip
     if size in BESIDE_BARE:
         cost["bare"] = compared(RELATIVE_ADAM, case.view, case.knowledge, warmup=1, steps=timed)
@@ -141,8 +141,9 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
     return clock(device) - began
 
 
-def _most_memory() -> int:
-    """Bytes that this process had at most; Linux alone."""
+def most_memory() -> int:
+    """Bytes that this process had at most since its program began; Linux alone. What ``resource`` says is at least as
+    much as the process had that started it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 

@@ -9,7 +9,6 @@ round with a VT5 whose weights fill it, against one that makes a single client's
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bench.evaluation import most_memory
 from docleak.documents.division import divide
 from docleak.documents.page import Page
 from docleak.documents.silos import write_silos
@@ -174,8 +174,7 @@ def _one_round(silos: int) -> None:
                 rng=np.random.default_rng(0),
             )  # fmt: skip
             weights = sum(p.numel() for _, p in trainable(model.module))
-    unit = 1 if sys.platform == "darwin" else 1024
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, weights)
+    print(most_memory(), weights)
 
 
 def as_markdown(row: dict[str, float]) -> str:

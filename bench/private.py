@@ -8,7 +8,6 @@ client's round with a VT5 large enough for its weights to fill it, against the s
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from bench.evaluation import most_memory
 from docleak.documents.page import Page
 from docleak.documents.synthetic import make_pages
 from docleak.models import load_model
@@ -129,9 +129,7 @@ def _one_round(providers: int) -> None:
     else:
         set_parameters(model, received)
         train_locally(model, pages, local, client="bench", rng=np.random.default_rng(0))
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    print(peak, sum(array.size for array in received.values()))
+    print(most_memory(), sum(array.size for array in received.values()))
 
 
 def as_markdown(row: dict[str, float]) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import PIL.Image
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -74,6 +75,7 @@ CASES = (
     Case("clipped", client={"clip": True}, cause="clipping"),
     Case("noised", client={"noise": True}, cause="noise"),
     Case("partial", client={"only": ("qa_outputs", "encoder.layer.1", "patch_embed")}, cause="partial"),
+    Case("merged LoRA", client={"adapters": 2}, cause="adapters"),
     Case("swapped", swapped=True, cause="other client"),
 )
 #: True descriptions, of the same app under the settings that the cases change.
@@ -168,6 +170,8 @@ def client_app(model_folder: Path, folder: Path, case: Case, told: Mapping[str, 
         model = LayoutLMv3ForQuestionAnswering.from_pretrained(str(model_folder))
         arrays = message.content["arrays"]
         model.load_state_dict({n: torch.from_numpy(a.numpy()) for n, a in arrays.items()}, strict=False)
+        if rank := did.get("adapters"):
+            model = peft.get_peft_model(model, peft.LoraConfig(r=rank, target_modules=["query", "value"]))
         model.train(did["dropout"])
         kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[str(told["optimizer"])]
         steps = kind(model.parameters(), lr=float(told["lr"]), weight_decay=float(told["weight_decay"]))
@@ -178,7 +182,7 @@ def client_app(model_folder: Path, folder: Path, case: Case, told: Mapping[str, 
             steps.zero_grad()
             loss.backward()
             steps.step()
-        named = dict(model.named_parameters())
+        named = dict((model.merge_and_unload() if did.get("adapters") else model).named_parameters())
         kept = {n: v for n, v in named.items() if not did["only"] or any(part in n for part in did["only"])}
         values = {n: (v.half() if did["half"] else v).detach().numpy() for n, v in kept.items()}
         content = RecordDict({

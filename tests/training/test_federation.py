@@ -240,6 +240,21 @@ def test_silos_made_of_something_else_are_not_trained_on(tmp_path: Path) -> None
     assert all(folder.is_dir() for folder in made.values()), "what is refused stays"
 
 
+def test_silos_of_a_folder_of_the_same_name_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--documents pages --out ../runs/central`` from another folder trained on the pages that the first call had."""
+    for number, folder in enumerate(("alice", "bob")):
+        synthetic_silos(tmp_path / folder / "made", 1, 8, seed=number)
+        (tmp_path / folder / "made" / "synthetic-0").rename(tmp_path / folder / "pages")
+    monkeypatch.chdir(tmp_path / "alice")
+    made = one_silo("pages", 4, tmp_path / "silos", seed=0)
+    assert one_silo("pages", 4, tmp_path / "silos", seed=0) == made
+    monkeypatch.chdir(tmp_path / "bob")
+    with pytest.raises(
+        FederationError, match=r"of documents pages, pages 4, seed 0, contents (\w+), .*contents (?!\1)"
+    ):
+        one_silo("pages", 4, tmp_path / "silos", seed=0)
+
+
 def test_silos_that_were_not_finished_are_made_as_they_are_asked_for_now(tmp_path: Path) -> None:
     """The record is written first: without silos it says of none what they were made of."""
     synthetic_silos(tmp_path / "silos", 2, 8, seed=0)

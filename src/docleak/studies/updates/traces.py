@@ -34,6 +34,8 @@ OPACUS = "_module."
 LEAST = 1000
 #: Half precisions: few numbers of fp16 are of bf16, not reversely.
 HALF = ((torch.bfloat16, "bf16"), (torch.float16, "fp16"))
+#: Matrices of which is asked along how many directions they moved.
+MATRICES = 4
 #: Different numbers that eight bits write.
 LEVELS = 256
 
@@ -86,9 +88,11 @@ class Traces:
         packed = [*self._compressed()]
         yield from packed or self._precision()
         yield from self._partial()
+        merged = [*self._merged()]
+        yield from merged
         yield from self._clipped()
         yield from self._by_layer()
-        noise = [*self._noise()]
+        noise = [] if merged else [*self._noise()]
         yield from noise
         if not noise and not packed:
             yield from self._single()
@@ -108,6 +112,25 @@ class Traces:
         if trial.frozen and (still := [name for name in whole.alive if name in trial.frozen]):
             yield Cause("partial", f"partial training: {len(still)} of {len(names)} tensors did not move, first "
                         f"{still[0]}; they are taken to be frozen, and left aside", FITTING - 2)  # fmt: skip
+
+    def _merged(self) -> Iterator[Cause]:
+        """Matrices alone moved, each along fewer directions than the pages' own steps move it."""
+        trial, moved = self.trial, self.trial.sent
+        if self.kind == "gradient" or not moved or any(value.ndim != 2 for value in moved.values()):
+            return
+        still = [name for name in replace(trial, sent=trial.whole, frozen=frozenset()).alive if name in trial.frozen]
+        looked_at = [name for name in moved if name in trial.alive][:MATRICES]
+        ranks = [(self._rank(name, moved[name]), self._rank(name, self.ours[name])) for name in looked_at]
+        if still and ranks and all(sent > 0 and 2 * sent <= ours for sent, ours in ranks):
+            yield Cause("adapters", f"adapters: {len(moved)} matrices moved and nothing else, {len(still)} tensors "
+                        f"that these pages move did not, and {looked_at[0]} moved along {ranks[0][0]} directions where "
+                        f"the plan moves it along {ranks[0][1]}: adapters (LoRA) that were merged into their base, "
+                        "which is not imitated; record the adapters themselves", TRACED + 2)  # fmt: skip
+
+    def _rank(self, name: str, moved: Tensor) -> int:
+        """Directions along which a matrix moved by more than rounding its weights does."""
+        rounding = EPSILON * float(self.trial.start[name].square().mean().sqrt())
+        return int((torch.linalg.svdvals(moved.double()) > rounding * sum(side**0.5 for side in moved.shape)).sum())
 
     def _single(self) -> Iterator[Cause]:
         """Gradients of single examples, clipped: Opacus, by the names of its wrapper, or by the row of a padding token,

@@ -18,6 +18,7 @@ from docleak.documents.silos import MANIFEST, read_silo, write_silos
 from docleak.errors import FederationError
 from docleak.files import TEMPORARY, read_json_object, reported, write_json
 from docleak.privacy.mechanism import Unit
+from docleak.runs.identity import sources_of
 from docleak.spec import counted_words
 from docleak.training.federated.federation import Federation
 from docleak.training.private.units import check_owners, unit_names, units_of
@@ -142,6 +143,7 @@ def one_silo(spec: str, count: int, out: Path, *, seed: int) -> dict[str, Path]:
     if index.is_file() and not 0 < count < sum(bool(line.strip()) for line in index.read_bytes().splitlines()):
         return {Path(spec).name: Path(spec)}
     of = {"documents": spec, "pages": count, "seed": seed}
+    of |= {"contents": digest for digest in sources_of({"documents": spec}, apart_from=out.parent).values()}
     divided = partial(divide, [spec], 1, by="documents", seed=seed, count=count or None)
     return _made(out, of, divided, by="documents", seed=seed)
 
