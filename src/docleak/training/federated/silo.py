@@ -142,8 +142,8 @@ def one_silo(spec: str, count: int, out: Path, *, seed: int) -> dict[str, Path]:
     index = Path(spec) / INDEX
     if index.is_file() and not 0 < count < sum(bool(line.strip()) for line in index.read_bytes().splitlines()):
         return {Path(spec).name: Path(spec)}
-    of = {"documents": spec, "pages": count, "seed": seed}
-    of |= {"contents": digest for digest in sources_of({"documents": spec}, apart_from=out.parent).values()}
+    named = sources_of({"documents": spec}, apart_from=out.parent)  # none where it is made here
+    of = {"documents": spec, "pages": count, "seed": seed, **({"contents": named[spec]} if named else {})}
     divided = partial(divide, [spec], 1, by="documents", seed=seed, count=count or None)
     return _made(out, of, divided, by="documents", seed=seed)
 
