@@ -49,6 +49,9 @@ SIGN_NOISE = 0.3
 #: How much of the looked-up rows' covariance is thought away off its diagonal: they are few.
 SHRINKAGE = 0.5
 ROUNDS, SETTLED = 40, 1e-3
+#: How many times farther than half of the numbers one may be that only rounding moved, and how far, in EPSILON, half of
+#: them are: after four hundred steps.
+ROUNDED, MOST_ROUNDED = 12.0, 3.0
 
 
 def tables_of(model: DocumentModel) -> tuple[str, Mapping[str, str]]:
@@ -155,10 +158,22 @@ def looked_up(rows: Tensor, floor: float) -> Tensor:
 
 
 def _moved(update: Tensor, start: Tensor, optimiser: Optimiser | None, error: float) -> Tensor:
-    """Rows (V,) that moved by more than the rounding of their weights and ``error``, in the units of ``update``."""
-    if optimiser is None:
-        return (update.abs() > error).any(1)
-    return (update.abs() > EPSILON * start.abs().clamp_min(1e-30) / optimiser.learning_rate + error).any(1)
+    """Rows (V,) that moved by more than the rounding of their weights and ``error``, in the units of ``update``.
+
+    Where that is about all of them, what most rows lose of themselves is taken for a decay that nobody told (of another
+    rate, inside the gradient, scaled for each tensor), unless no fewer moved beside it.
+    """
+    rate = torch.inf if optimiser is None else optimiser.learning_rate
+    rounding = EPSILON * start.abs().clamp_min(1e-30) / rate + error
+    moved = (update.abs() > rounding).any(1)
+    if float(moved.float().mean()) < EVERY:
+        return moved
+    start = start.double()
+    left = update - ((update * start).sum(1) / start.square().sum(1)).nanmedian() * start  # a row of zeros has no share
+    spread = (left / start).abs().nanmedian() if optimiser else torch.zeros(())
+    beside = (left.abs() > rounding.clamp_min(ROUNDED * spread * start.abs()) + 2 * EPSILON * update.abs()).any(1)
+    decayed = optimiser is None or float(spread) < MOST_ROUNDED * EPSILON / rate
+    return beside if decayed and 0 < float(beside.float().mean()) < EVERY else moved
 
 
 def _floor(start: Tensor, optimiser: Optimiser | None, steps: float) -> float:
