@@ -1,8 +1,8 @@
 """Which words a client trained on in a whole round, from what its update did to the embedding tables (docleak).
 
 A row of a table moves only if its token was looked up, whatever the number of steps and the size of the batches; decay
-moves every row by a known factor. The set of moved rows is the bag of words of everything the client trained on. VT5's
-and LayoutLMv3's tables of coordinates give the places of the words in the same way.
+takes the same share of every row, known or not. The set of moved rows is the bag of words of everything the client
+trained on. VT5's and LayoutLMv3's tables of coordinates give the places of the words in the same way.
 
 Where the table is also the output layer (T5, Donut), each step moves every row, along few directions that all rows have
 in common: p_t(v) h_t for token v and the hidden states h_t of the answers. Rows of looked-up tokens leave that common
@@ -52,6 +52,8 @@ ROUNDS, SETTLED = 40, 1e-3
 #: How many times farther than half of the numbers one may be that only rounding moved, and how far, in EPSILON, half of
 #: them are: after four hundred steps.
 ROUNDED, MOST_ROUNDED = 12.0, 3.0
+#: How many times the spread of rows' shares their median is where it is a decay that nobody told.
+CLEAR = 5.0
 
 
 def tables_of(model: DocumentModel) -> tuple[str, Mapping[str, str]]:
@@ -114,9 +116,12 @@ def bag_of_words(
     }
     coordinates = {axis: _ids(moved[table]) for axis, table in axes.items() if table in moved}
     exact = float(moved[name].float().mean()) < EVERY
-    belief = (
-        moved[name].double() if exact else looked_up(update[name].cpu(), _floor(parameters[name], optimiser, steps))
-    )
+    if exact:
+        belief = moved[name].double()
+    else:
+        left, share, spread = _beside_decay(update[name].cpu(), parameters[name].detach().cpu())
+        rows = left if abs(share) > CLEAR * spread else update[name].cpu()
+        belief = looked_up(rows, _floor(parameters[name], optimiser, steps))
     return Bag(_ids(belief > 0.5), belief, exact, coordinates)
 
 
@@ -168,12 +173,20 @@ def _moved(update: Tensor, start: Tensor, optimiser: Optimiser | None, error: fl
     moved = (update.abs() > rounding).any(1)
     if float(moved.float().mean()) < EVERY:
         return moved
-    start = start.double()
-    left = update - ((update * start).sum(1) / start.square().sum(1)).nanmedian() * start  # a row of zeros has no share
+    left, start = _beside_decay(update, start)[0], start.double()
     spread = (left / start).abs().nanmedian() if optimiser else torch.zeros(())
     beside = (left.abs() > rounding.clamp_min(ROUNDED * spread * start.abs()) + 2 * EPSILON * update.abs()).any(1)
     decayed = optimiser is None or float(spread) < MOST_ROUNDED * EPSILON / rate
     return beside if decayed and 0 < float(beside.float().mean()) < EVERY else moved
+
+
+def _beside_decay(update: Tensor, start: Tensor) -> tuple[Tensor, float, float]:
+    """The rows of ``update`` without what most of them lose of themselves; that share, and how far half of theirs are
+    from it. Not a number where most rows are zeros."""
+    start = start.double()
+    shares = (update * start).sum(1) / start.square().sum(1)
+    share = shares.nanmedian()
+    return update - share * start, float(share), float((shares - share).abs().nanmedian())
 
 
 def _floor(start: Tensor, optimiser: Optimiser | None, steps: float) -> float:
