@@ -52,6 +52,8 @@ ROUNDS, SETTLED = 40, 1e-3
 #: How many times farther than half of the numbers one may be that only rounding moved, and how far, in EPSILON, half of
 #: them are: after four hundred steps.
 ROUNDED, MOST_ROUNDED = 12.0, 3.0
+#: Rows that are looked at together, which bounds memory.
+SAMPLED = 8192
 #: How many times the spread of rows' shares their median is where it is a decay that nobody told.
 CLEAR = 5.0
 
@@ -119,9 +121,10 @@ def bag_of_words(
     if exact:
         belief = moved[name].double()
     else:
-        left, share, spread = _beside_decay(update[name].cpu(), parameters[name].detach().cpu())
-        rows = left if abs(share) > CLEAR * spread else update[name].cpu()
-        belief = looked_up(rows, _floor(parameters[name], optimiser, steps))
+        rows, start = update[name].cpu(), parameters[name].detach().cpu()
+        share, spread = _decay(rows, start)
+        rows = rows - share * start.double() if abs(share) > CLEAR * spread else rows
+        belief = looked_up(rows, _floor(start, optimiser, steps))
     return Bag(_ids(belief > 0.5), belief, exact, coordinates)
 
 
@@ -173,20 +176,26 @@ def _moved(update: Tensor, start: Tensor, optimiser: Optimiser | None, error: fl
     moved = (update.abs() > rounding).any(1)
     if float(moved.float().mean()) < EVERY:
         return moved
-    left, start = _beside_decay(update, start)[0], start.double()
-    spread = (left / start).abs().nanmedian() if optimiser else torch.zeros(())
-    beside = (left.abs() > rounding.clamp_min(ROUNDED * spread * start.abs()) + 2 * EPSILON * update.abs()).any(1)
+    share, some = _decay(update, start)[0], slice(None, None, 1 + len(start) // SAMPLED)
+    spread = ((update[some] - share * start[some].double()) / start[some]).abs().nanmedian().nan_to_num(torch.inf)
+    slack = 0.0 if optimiser is None else ROUNDED * float(spread)
+    beside = torch.cat(
+        [
+            ((u - share * w.double()).abs() > r.clamp_min(slack * w.abs()) + 2 * EPSILON * u.abs()).any(1)
+            for u, w, r in zip(*(torch.split(rows, SAMPLED) for rows in (update, start, rounding)), strict=True)
+        ]
+    )
     decayed = optimiser is None or float(spread) < MOST_ROUNDED * EPSILON / rate
     return beside if decayed and 0 < float(beside.float().mean()) < EVERY else moved
 
 
-def _beside_decay(update: Tensor, start: Tensor) -> tuple[Tensor, float, float]:
-    """The rows of ``update`` without what most of them lose of themselves; that share, and how far half of theirs are
-    from it. Not a number where most rows are zeros."""
-    start = start.double()
-    shares = (update * start).sum(1) / start.square().sum(1)
+def _decay(update: Tensor, start: Tensor) -> tuple[float, float]:
+    """The share that most rows of ``update`` are of their own weights, and how far half of theirs are from it. Not a
+    number where most rows are zeros."""
+    pairs = zip(torch.split(update, SAMPLED), torch.split(start, SAMPLED), strict=True)
+    shares = torch.cat([(u * w).sum(1) / w.square().sum(1) for u, w in ((u, w.double()) for u, w in pairs)])
     share = shares.nanmedian()
-    return update - share * start, float(share), float((shares - share).abs().nanmedian())
+    return float(share), float((shares - share).abs().nanmedian())
 
 
 def _floor(start: Tensor, optimiser: Optimiser | None, steps: float) -> float:
