@@ -142,7 +142,7 @@ def one_silo(spec: str, count: int, out: Path, *, seed: int) -> dict[str, Path]:
     index = Path(spec) / INDEX
     if index.is_file() and not 0 < count < sum(bool(line.strip()) for line in index.read_bytes().splitlines()):
         return {Path(spec).name: Path(spec)}
-    named = sources_of({"documents": spec}, apart_from=out.parent)  # none where it is made here
+    named = sources_of({"documents": spec}, apart_from=out.parent, pictures=False)  # none of what is made
     of = {"documents": spec, "pages": count, "seed": seed, **({"contents": named[spec]} if named else {})}
     divided = partial(divide, [spec], 1, by="documents", seed=seed, count=count or None)
     return _made(out, of, divided, by="documents", seed=seed)
