@@ -141,7 +141,6 @@ def test_who_died_is_told_from_how_all_ended() -> None:
 PARENT = """
 import sys, time
 from dataclasses import dataclass
-from multiprocessing import active_children, forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any

@@ -248,6 +248,9 @@ def test_silos_of_a_folder_of_the_same_name_are_others(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path / "alice")
     made = one_silo("pages", 4, tmp_path / "silos", seed=0)
     assert one_silo("pages", 4, tmp_path / "silos", seed=0) == made
+    picture = next((tmp_path / "alice" / "pages").glob("*.png"))
+    picture.write_bytes(picture.read_bytes()[::-1])
+    assert one_silo("pages", 4, tmp_path / "silos", seed=0) == made, "pictures are many: their sizes are looked at"
     monkeypatch.chdir(tmp_path / "bob")
     with pytest.raises(
         FederationError, match=r"of documents pages, pages 4, seed 0, contents (\w+), .*contents (?!\1)"

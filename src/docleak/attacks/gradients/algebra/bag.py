@@ -53,7 +53,7 @@ ROUNDS, SETTLED = 40, 1e-3
 #: them are: after four hundred steps.
 ROUNDED, MOST_ROUNDED = 12.0, 3.0
 #: Rows that are looked at together, which bounds memory.
-SAMPLED = 8192
+BLOCK = 8192
 #: How many times the spread of rows' shares their median is where it is a decay that nobody told.
 CLEAR = 5.0
 
@@ -176,13 +176,13 @@ def _moved(update: Tensor, start: Tensor, optimiser: Optimiser | None, error: fl
     moved = (update.abs() > rounding).any(1)
     if float(moved.float().mean()) < EVERY:
         return moved
-    share, some = _decay(update, start)[0], slice(None, None, 1 + len(start) // SAMPLED)
+    share, some = _decay(update, start)[0], slice(None, None, 1 + len(start) // BLOCK)
     spread = ((update[some] - share * start[some].double()) / start[some]).abs().nanmedian().nan_to_num(torch.inf)
     slack = 0.0 if optimiser is None else ROUNDED * float(spread)
     beside = torch.cat(
         [
             ((u - share * w.double()).abs() > r.clamp_min(slack * w.abs()) + 2 * EPSILON * u.abs()).any(1)
-            for u, w, r in zip(*(torch.split(rows, SAMPLED) for rows in (update, start, rounding)), strict=True)
+            for u, w, r in zip(*(torch.split(rows, BLOCK) for rows in (update, start, rounding)), strict=True)
         ]
     )
     decayed = optimiser is None or float(spread) < MOST_ROUNDED * EPSILON / rate
@@ -192,7 +192,7 @@ def _moved(update: Tensor, start: Tensor, optimiser: Optimiser | None, error: fl
 def _decay(update: Tensor, start: Tensor) -> tuple[float, float]:
     """The share that most rows of ``update`` are of their own weights, and how far half of theirs are from it. Not a
     number where most rows are zeros."""
-    pairs = zip(torch.split(update, SAMPLED), torch.split(start, SAMPLED), strict=True)
+    pairs = zip(torch.split(update, BLOCK), torch.split(start, BLOCK), strict=True)
     shares = torch.cat([(u * w).sum(1) / w.square().sum(1) for u, w in ((u, w.double()) for u, w in pairs)])
     share = shares.nanmedian()
     return float(share), float((shares - share).abs().nanmedian())
