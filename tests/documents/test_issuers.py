@@ -19,6 +19,7 @@ from docleak.documents.issuers import (
     make_issuers,
 )
 from docleak.documents.pages import document_names, provider_names
+from docleak.documents.redaction import traces
 from docleak.documents.synthetic_providers import provider
 from docleak.errors import DocumentError
 
@@ -66,6 +67,22 @@ def test_every_question_is_answered_on_its_page() -> None:
             assert question.answers[0] in printed
             keys.add(question.key)
     assert set(PROVIDER_KEYS) < keys
+
+
+def test_what_ocr_missed_is_in_the_picture_alone_and_asked_for_all_the_same() -> None:
+    plain, holed, none = (make_issuers(range(FIRST, FIRST + 30), [4] * 30, seed=0, missed=m) for m in (0.0, 0.3, 1.0))
+    asked = gone = 0
+    for one, other, bare in zip(plain, holed, none, strict=True):
+        assert np.array_equal(one.image, other.image) and one.questions == other.questions == bare.questions
+        assert {word.text for word in other.words} <= {word.text for word in one.words}
+        for question in one.questions:
+            if question.key in PROVIDER_KEYS:
+                asked += 1
+                gone += not traces(other, question.answers)
+                assert traces(one, question.answers) and not traces(bare, question.answers)
+    assert 0.25 < gone / asked < 0.45  # of each three in ten; an e-mail address goes with the name in it, too
+    with pytest.raises(DocumentError, match="expected the share, 0 to 1"):
+        make_issuers([FIRST], [1], seed=0, missed=1.2)
 
 
 def test_every_provider_has_a_page() -> None:

@@ -77,12 +77,15 @@ class BlueRed:
         return load_pages(f"folder:{self.parts[part]}", seed=0) if part in self.parts else ()
 
 
-def open_issuers(providers: int, documents: float, plan: BlueRedPlan, *, seed: int) -> Divided:
-    """Synthetic invoices of ``providers`` issuers with ``documents`` each on average, 3 at the least, divided."""
+def open_issuers(providers: int, documents: float, plan: BlueRedPlan, *, seed: int, missed: float = 0.0) -> Divided:
+    """Synthetic invoices of ``providers`` issuers with ``documents`` each on average, 3 at the least, divided.
+
+    OCR missed the share ``missed`` of what they say of their issuers.
+    """
     if not 2 <= providers <= len(NUMBERS):
         raise DocumentError(f"{counted_words(providers, 'provider')} asked for; expected 2 to {len(NUMBERS):,}.")
     counts = draw_counts(providers, mean=documents, least=3, rng=np.random.default_rng((seed, COUNTING)))
-    return _divided(ISSUERS, make_issuers(NUMBERS[:providers], counts, seed=seed), plan, seed)
+    return _divided(ISSUERS, make_issuers(NUMBERS[:providers], counts, seed=seed, missed=missed), plan, seed)
 
 
 def open_blue_red(spec: str, plan: BlueRedPlan, *, seed: int, count: int | None) -> Divided:

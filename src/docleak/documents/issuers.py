@@ -18,6 +18,7 @@ from docleak.documents.locate import WordStream
 from docleak.documents.page import Field, Page, Question, Word
 from docleak.documents.pages import LazyPages, PageEntry
 from docleak.documents.phrasings import PHRASINGS
+from docleak.documents.redaction import traces, without_words
 from docleak.documents.synthetic import DEFAULT_SIZE, MINIMUM_SIZE, fill_template
 from docleak.documents.synthetic_layouts import default_unit
 from docleak.documents.synthetic_providers import PROVIDERS, Provider, provider, provider_rng
@@ -40,6 +41,8 @@ PRINTS_TAX, PRINTS_REGISTRATION = 0.6, 0.4
 #: Questions of a page: these are asked for with their own chance, the others fill up to QUESTIONS.
 ASKED = {"provider_name": 0.6, "provider_email": 0.35, "provider_tax_number": 0.25, "registration_id": 0.25}
 QUESTIONS = 4
+#: Keeps what OCR misses apart from other draws of the same seed.
+MISSED = 0x0C12
 LABELS = {"provider_tax_number": ("VAT", "Tax No", "VAT ID"), "registration_id": ("Reg.", "Reg. No", "Reg. ID")}
 
 
@@ -55,11 +58,14 @@ def facts(index: int) -> dict[str, str]:
     return answers | {key: value for key, (share, value) in numbers.items() if rng.random() < share}
 
 
-def issuer_page(index: int, number: int, *, seed: int, size: tuple[int, int] = DEFAULT_SIZE) -> Page:
+def issuer_page(
+    index: int, number: int, *, seed: int, size: tuple[int, int] = DEFAULT_SIZE, missed: float = 0.0
+) -> Page:
     """Document ``number`` of provider ``index``: the same facts each time, other values, some of its questions.
 
-    The fields of PROVIDER_KEYS are public ones (they are on the blank template). DocumentError for an unknown provider
-    or a size too small.
+    The fields of PROVIDER_KEYS are public ones (they are on the blank template). Each fact of the provider is, with
+    probability ``missed``, one that OCR missed: its words, and those that give it away, are in the picture alone, and
+    it may be asked for all the same. DocumentError for an unknown provider or a size too small.
     """
     strip = round(STRIP * default_unit(size))
     if (
@@ -82,7 +88,7 @@ def issuer_page(index: int, number: int, *, seed: int, size: tuple[int, int] = D
     words = (*page.words, *_numbers(image, index, printed, page.height))
     stream = WordStream.of([word.text for word in words])
     fields = (*(Field(key, printed[key], stream.find(printed[key]), private=False) for key in printed), *page.fields)
-    return Page(
+    made = Page(
         name=name,
         image=image,
         words=words,
@@ -92,6 +98,11 @@ def issuer_page(index: int, number: int, *, seed: int, size: tuple[int, int] = D
         provider=page.provider,
         template=page.template,
     )
+    if not missed:
+        return made
+    chance = np.random.default_rng(np.random.SeedSequence((seed, MISSED, index, number)))
+    gone = {word for text in printed.values() if chance.random() < missed for word in traces(made, [text])}
+    return without_words(made, sorted(gone))
 
 
 def _numbers(image: np.ndarray, index: int, printed: dict[str, str], top: int) -> list[Word]:
@@ -118,12 +129,16 @@ def _questions(fields: Sequence[Field], rng: np.random.Generator) -> tuple[Quest
 
 
 def make_issuers(
-    providers: Sequence[int], documents: Sequence[int], *, seed: int, size: tuple[int, int] = DEFAULT_SIZE
-) -> LazyPages:
+    providers: Sequence[int], documents: Sequence[int], *, seed: int, size: tuple[int, int] = DEFAULT_SIZE,
+    missed: float = 0.0,
+) -> LazyPages:  # fmt: skip
     """``documents[i]`` pages of ``providers[i]``, provider by provider, made when they are asked for.
 
-    DocumentError for other lengths, a provider twice, or one that does not exist.
+    ``missed``: see ``issuer_page``. DocumentError for other lengths, a provider twice, one that does not exist, or a
+    share outside 0..1.
     """
+    if not 0 <= missed <= 1:
+        raise DocumentError(f"missed is {missed}; expected the share, 0 to 1, of the issuer's facts that OCR missed.")
     if len(providers) != len(documents) or len(set(providers)) != len(providers):
         raise DocumentError(
             f"{len(providers)} providers ({len(set(providers))} different) with {len(documents)} numbers of documents; "
@@ -136,7 +151,7 @@ def make_issuers(
             PageEntry(
                 f"issuer-{index:04d}-{seed}-{number:03d}",
                 Path("synthetic issuers"),
-                partial(issuer_page, index, number, seed=seed, size=size),
+                partial(issuer_page, index, number, seed=seed, size=size, missed=missed),
                 f"issuer-{index:04d}-{seed}-{number:03d}",
                 owners[index].name,
             )

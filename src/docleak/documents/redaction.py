@@ -86,7 +86,7 @@ def redact(page: Page, answers: Sequence[str], removal: Removal = THOROUGH) -> R
     places = [box for run in runs for box in page.field_boxes(Field("", "", run))]
     boxes = tuple(_grown(box, removal.margin, page) for box in places)
     radius = removal.radius * max(1.0, page.height / USUAL_HEIGHT)
-    return Redacted(_without(page.with_image(blurred(page.image, boxes, radius)), dropped), boxes, dropped)
+    return Redacted(without_words(page.with_image(blurred(page.image, boxes, radius)), dropped), boxes, dropped)
 
 
 def traces(page: Page, answers: Sequence[str], removal: Removal = THOROUGH) -> tuple[int, ...]:
@@ -170,7 +170,7 @@ def _grown(box: Box, margin: int, page: Page) -> Box:
     return left, top, min(math.ceil(x1) + margin, page.width), min(math.ceil(y1) + margin, page.height)
 
 
-def _without(page: Page, dropped: Sequence[int]) -> Page:
+def without_words(page: Page, dropped: Sequence[int]) -> Page:
     """The page without these words, indices of the others moved along."""
     gone = set(dropped)
     kept = [index for index in range(len(page.words)) if index not in gone]

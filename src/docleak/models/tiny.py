@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from docleak.documents.page import Page
+from docleak.errors import ModelError
 from docleak.models.donut import Donut
 from docleak.models.fedocvqa import FeDocVQA
-from docleak.models.files import drawn_with
+from docleak.models.files import drawn_with, new_model, values_of
 from docleak.models.layoutlmv3 import LayoutLMv3
+from docleak.models.loading import load_model
+from docleak.models.published.made import Wider
 from docleak.models.start import spread, spread_reader
-from docleak.models.t5 import PROMPT, ReaderConfig, T5Network
+from docleak.models.t5 import PROMPT, ReaderConfig, T5Network, T5Reader
 from docleak.models.vt5 import VT5
 
 DONUT_SIZE = (192, 256)
@@ -23,6 +27,8 @@ LAYOUTLMV3_SIZE = 224
 LAYOUTLMV3_VOCABULARY = 1200
 READER_SIZE = 224
 READER_VOCABULARY = 1200
+#: Readers that can be made wider, and the width of a head of those.
+READERS, READER_HEAD = ("vt5-start", "fedocvqa-start"), 32
 SENTINELS = 100
 DOCVQA_TAGS = ("<s_docvqa>", "<s_question>", "</s_question>", "<s_answer>", "</s_answer>")
 
@@ -138,6 +144,31 @@ def fedocvqa_start(*, seed: int, pages: Iterable[Page]) -> FeDocVQA:
     vision = {"image_size": READER_SIZE, "patch_size": 32}
     config = ReaderConfig(_text(tokenizer), vision, prompt_box=(0, 0, 0, 0), max_tokens=1024, max_answer_tokens=40)
     return FeDocVQA(_drawn(FeDocVQA.build, config, seed), tokenizer, config, name="fedocvqa-start")
+
+
+def widened(asked: Wider, out: Path) -> None:
+    """Write a reader like ``asked.base``, a shipped one, with its tokenizer, but of the width and layers asked for.
+
+    Heads are 32 wide, and feed-forward layers twice the width. ModelError for another model, a width that 32 does not
+    divide into four or more, or no layer.
+    """
+    if asked.base not in READERS:
+        raise ModelError(f"a wider {asked.base!r} cannot be made; expected one of {', '.join(READERS)}.")
+    if asked.width % READER_HEAD or asked.width < 4 * READER_HEAD or min(asked.layers, asked.decoder) < 1:
+        raise ModelError(
+            f"{asked.title}: expected a width of {4 * READER_HEAD} or more that {READER_HEAD} divides, and a layer or "
+            "more of each."
+        )
+    base = load_model(asked.base)
+    assert isinstance(base, T5Reader)
+    sizes = {"d_model": asked.width, "d_kv": READER_HEAD, "num_heads": asked.width // READER_HEAD,
+             "d_ff": 2 * asked.width, "num_layers": asked.layers, "num_decoder_layers": asked.decoder}  # fmt: skip
+    text = values_of(base.module.t5.config) | sizes
+    config = replace(base.config, text=text, vision=base.vision_values())
+    model = type(base)(_drawn(type(base).build, config, asked.seed), base.tokenizer, config, name=asked.short)
+    count = sum(parameter.numel() for parameter in model.module.parameters())
+    with new_model(out, {"recipe": asked.title, "seed": asked.seed, "parameters": count}) as draft:
+        model.save(str(draft))
 
 
 def reader_texts(pages: Iterable[Page]) -> Iterator[str]:

@@ -6,12 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
+from docleak.documents.issuers import FIRST, make_issuers
 from docleak.errors import ModelError, RunError
 from docleak.models import load_model, model_card, short_name, title_of
+from docleak.models.base import pixels_of, trainable
 from docleak.models.encoders.loading import load_encoder
 from docleak.models.pair.shapes import build_pair
 from docleak.models.published.made import Made, asked_for, folder_of, made_at
+from docleak.models.vt5 import VT5
 from docleak.studies.identity import weights_hash
 
 NARROW = "make:layoutlmv3-base,narrow=yes"
@@ -41,6 +45,11 @@ def test_what_is_asked_for_is_read_of_the_text() -> None:
         ("make:donut-base,sped=yes", "it takes spread=yes|no, seed=0, narrow=yes|no. Did you mean 'spread'"),
         ("make:donut-base,seed=-1", "seed is -1, expected 0 to 4,294,967,295"),
         ("make:donut-base,spread", "cannot be told 'spread'"),
+        ("wide:donut-start", "a wider 'donut-start' cannot be made; expected one of vt5-start, fedocvqa-start"),
+        ("wide:vt5-start,width=100", "expected a width of 128 or more that 32 divides"),
+        ("wide:vt5-start,decoder=0", "a layer or more of each"),
+        ("wide:vt5-start,depth=3", "it takes base=vt5-start, width=256, layers=6, decoder=4, seed=0"),
+        ("wide:vt5-start,seed=-1", "seed is -1, expected 0 to 4,294,967,295"),
     ],
 )
 def test_what_cannot_be_made_is_refused_before_anything_is_written(source: str, said: str, cache: Path) -> None:
@@ -65,6 +74,24 @@ def test_seed_and_initialisation_are_those_asked_for() -> None:
     sources = (NARROW, f"{NARROW},seed=1", f"{NARROW},spread=yes")
     assert len({weights_hash(load_model(source)) for source in sources}) == 3
     assert "(spread) drawn with seed 0" in model_card(f"{NARROW},spread=yes")["recipe"]
+
+
+def test_a_wider_reader_reads_the_same_words_with_more_weights() -> None:
+    base, source = load_model("vt5-start"), "wide:vt5-start,width=128,layers=3,decoder=2"
+    wider = load_model(source)
+    assert isinstance(base, VT5) and isinstance(wider, VT5)
+    assert wider.ids("Invoice 12") == base.ids("Invoice 12") and wider.image_size == base.image_size
+    sizes = [sum(parameter.numel() for parameter in model.module.parameters()) for model in (base, wider)]
+    assert sizes[0] < sizes[1] == model_card(source)["parameters"]
+    assert wider.module.t5.config.d_model == 128 and len(wider.module.t5.decoder.block) == 2
+    assert short_name(source) == wider.name == "vt5-start-wide-128x3+2"
+    assert weights_hash(load_model(f"{source},seed=1")) != weights_hash(wider)
+    page = make_issuers([FIRST], [1], seed=0)[0]
+    gradient = torch.autograd.grad(
+        wider.loss(pixels_of(wider.fit(page).image)[None], [wider.encode(wider.fit(page), page.questions[0])]).sum(),
+        [value for _, value in trainable(wider.module)],
+    )
+    assert all(value.isfinite().all() for value in gradient)
 
 
 def test_encoders_and_pairs_take_them_too() -> None:

@@ -21,7 +21,8 @@ from docleak.studies.answers.targets import PRESETS, Target
 PAPER = Path(__file__).parents[4] / "shared" / "papers" / "004_8e280e0c91edca03.txt"
 RELEASES = [name for name, recipe in list_recipes().items() if recipe.kind == "answers"]
 REAL = [f"pfl-docvqa/vrdu-{measure}" for measure in ("gap", "memorisation", "membership")]
-OURS = [name for name in RELEASES if name not in REAL]
+MEMORY = "pfl-docvqa/memory"
+OURS = [name for name in RELEASES if name not in (*REAL, MEMORY)]
 GIVEN: dict[str, Any] = {"models": {"vt5": "vt5-start"}, "documents": ("pfl-docvqa:somewhere",)}
 
 
@@ -38,7 +39,20 @@ def target_in(config: AnswersConfig) -> Target:
 
 def test_the_papers_tables_and_figures_are_all_there() -> None:
     wanted = {f"pfl-docvqa/table{n}" for n in range(1, 13)} | {f"pfl-docvqa/figure{n}" for n in (2, 6, 9, 12, 13)}
-    assert wanted | {"pfl-docvqa/sectionD14", *REAL} == set(RELEASES)
+    assert wanted | {"pfl-docvqa/sectionD14", MEMORY, *REAL} == set(RELEASES)
+
+
+def test_what_ocr_missed_is_said_of_documents_that_are_made_alone() -> None:
+    recipe = find_recipe(MEMORY)
+    shares = [target_in(config_of(recipe, row, "vt5", "tiny", {})).data.missed for row in recipe.rows]
+    assert shares == [0.3, 0.0, 0.1, 0.3, 0.3]
+    said = target_in(config_of(recipe, recipe.rows[2], "vt5-11m", "base", {})).data.sentence()
+    assert (
+        said == "synthetic invoices of 80 providers, 6 documents each on average, OCR missing 10% of what they say of "
+        "their issuers"
+    )
+    with pytest.raises(RecipeError, match=re.escape("data.missed is of synthetic documents; the row reads vrdu:X.")):
+        config_of(recipe, recipe.rows[2], "vt5", "tiny", {"documents": ("vrdu:X",)})
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -1,8 +1,9 @@
 """Checkpoints that are made when they are asked for, wherever a model goes.
 
 ``make:layoutlmv3-base,spread=yes,seed=1`` has random weights; ``lora:MODEL,r=8,targets=q_proj+v_proj,seed=1`` are
-low-rank adapters on a model. They are kept in the user's cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``, then
-``docleak/made``), made once, and can be deleted at any time.
+low-rank adapters on a model; ``wide:vt5-start,width=256,layers=6,seed=1`` is a reader like another, but larger. They
+are kept in the user's cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``, then ``docleak/made``), made once, and can be
+deleted at any time.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from docleak.registry import resolve
 from docleak.spec import split_name, told
 
 #: What such a source begins with.
-PREFIX, ADAPTERS = "make", "lora"
+PREFIX, ADAPTERS, WIDE = "make", "lora", "wide"
 #: What makes it, imported when something is to be made.
 MAKER, ADAPTER = "docleak.models.published.making:make", "docleak.models.lora:adapt_asked"
+WIDENER = "docleak.models.tiny:widened"
 #: What to do where the cache folder takes nothing.
 ELSEWHERE = "Set the environment variable XDG_CACHE_HOME to a folder that you may write to."
 
@@ -70,18 +72,43 @@ class Adapted:
         return f"LoRA ({self.said or 'as by default'}) on {self.base.rstrip('/').split('/')[-1]}"
 
 
+@dataclass(frozen=True)
+class Wider:
+    """A reader like ``base``, with its words, of ``width``, ``layers`` and layers of the ``decoder``, drawn by
+    ``seed``."""
+
+    base: str
+    width: int = 256
+    layers: int = 6
+    decoder: int = 4
+    seed: int = 0
+
+    @property
+    def short(self) -> str:
+        """A name for files: the reader's, and what it was made."""
+        size = f"{self.width}x{self.layers}+{self.decoder}"
+        return "-".join(filter(None, (self.base, WIDE, size, f"seed{self.seed}" * bool(self.seed))))
+
+    @property
+    def title(self) -> str:
+        """What it is, in words."""
+        layers = f"{self.layers} + {self.decoder} layers"
+        return f"{self.base}, but {self.width} wide, {layers}, random weights (spread initialisation, seed {self.seed})"
+
+
 @lru_cache(maxsize=64)
-def asked_for(source: str) -> Made | Adapted | None:
+def asked_for(source: str) -> Made | Adapted | Wider | None:
     """What ``source`` asks to be made; None where it is no such text. ModelError for unknown names and options."""
     kind, rest = split_name(source)
-    if kind not in (PREFIX, ADAPTERS) or not rest:
+    if kind not in (PREFIX, ADAPTERS, WIDE) or not rest:
         return None
-    if kind == ADAPTERS:
-        base, _, said = rest.partition(",")
-        return Adapted(base.strip(), said.strip())
     name, _, said = rest.partition(",")
-    published(name)
-    asked: Made = told(Made(name), said, what=f"model {source!r}", error=ModelError)
+    if kind == ADAPTERS:
+        return Adapted(name.strip(), said.strip())
+    if kind == PREFIX:
+        published(name)
+    begun = Wider(name) if kind == WIDE else Made(name)
+    asked: Made | Wider = told(begun, said, what=f"model {source!r}", error=ModelError)
     if not SEED.holds(asked.seed):
         raise ModelError(f"model {source!r}: seed is {asked.seed}, expected {SEED}.")
     return asked
@@ -93,7 +120,7 @@ def base_of(source: str) -> str:
     return asked.base if isinstance(asked, Adapted) else source
 
 
-def folder_of(made: Made | Adapted) -> Path:
+def folder_of(made: Made | Adapted | Wider) -> Path:
     """Where it is, whether it is there or not; another version of torch or of what is known of it is elsewhere."""
     import torch
 
@@ -102,6 +129,8 @@ def folder_of(made: Made | Adapted) -> Path:
         config = base / "config.json"
         known = f"{base.resolve() if base.exists() else made.base},{made.said}".encode()
         known += config.read_bytes() if config.is_file() else b""
+    elif isinstance(made, Wider):
+        known = made.base.encode()
     else:
         known = (HERE / "checkpoints" / f"{made.name}.json").read_bytes()
     digest = hashlib.sha256(known + torch.__version__.encode()).hexdigest()[:8]
@@ -129,6 +158,8 @@ def made_at(source: str) -> Path | None:
         try:
             if isinstance(made, Adapted):
                 resolve(ADAPTER)(made.base, folder, made.said)
+            elif isinstance(made, Wider):
+                resolve(WIDENER)(made, folder)
             else:
                 drawn, scale = "spread" if made.spread else "default", "narrow" if made.narrow else "published"
                 resolve(MAKER)(made.name, folder, seed=made.seed, initialisation=drawn, scale=scale)

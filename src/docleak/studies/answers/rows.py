@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from docleak.documents.blue_red_files import ISSUERS
 from docleak.documents.phrasings import PHRASINGS
 from docleak.metrics.estimate import Estimate
 from docleak.report.pictures import new_figure, png_figure
@@ -87,10 +86,11 @@ def columns_of(config: AnswersConfig) -> tuple[str, ...]:
 def facts_of(rows: Sequence[TableRow], store: str) -> dict[str, str]:
     """Model, documents, where the targets are, how each was trained, and the remarks of each row."""
     releases = [row.study.config.releases[0] for row in rows]
-    data = releases[0].target.data
-    documents = data.documents if data.documents != ISSUERS else (
-        f"synthetic invoices of {data.providers} providers, {data.per_provider:g} documents each on average"
-    )  # fmt: skip
+    held: dict[str, list[str]] = {}
+    for row, release in zip(rows, releases, strict=True):
+        held.setdefault(release.target.data.sentence(), []).append(row.name)
+    documents = "; ".join(f"{', '.join(names)}: {said}" for said, names in held.items())
+    documents = documents if len(held) > 1 else next(iter(held))
     facts = {"Models": ", ".join(dict.fromkeys(row.study.config.public for row in rows)),
              "Seed": f"{rows[0].study.config.seed}", "Documents": documents}  # fmt: skip
     if any(row.study.config.measures[0] not in WITHOUT_MODEL for row in rows):
@@ -99,7 +99,10 @@ def facts_of(rows: Sequence[TableRow], store: str) -> dict[str, str]:
             if (target := release.to_train) is not None:
                 bill = next((record.get("bill") for record in row.run.units()), None)
                 took = f"; {bill['seconds']:.0f} s" if bill else ""
-                facts[target.name] = target.training.sentence(bool(target.epsilon)) + took
+                others = (other.to_train for other in releases)
+                alone = all(other in (None, target) or other.name != target.name for other in others)
+                name = target.name if alone else f"{target.name}, {row.name}, {row.model}"
+                facts[name] = target.training.sentence(bool(target.epsilon)) + took
     remarks = {
         f"{row.name}, {name}": text for row in rows for name, text in remarks_of(row.study.config, row.run).items()
     }

@@ -20,6 +20,7 @@ from typing import Any
 from docleak.documents.blue_red_files import (
     ISSUERS,
     BlueRed,
+    Divided,
     open_blue_red,
     open_issuers,
     open_own,
@@ -99,6 +100,11 @@ def bill_of(source: str) -> Bill:
     )  # fmt: skip
 
 
+def issuers_of(data: Data) -> Divided:
+    """The synthetic documents, divided; DocumentError where that cannot be."""
+    return open_issuers(data.providers, data.per_provider, data.plan, seed=data.seed, missed=data.missed)
+
+
 def division_of(division: str | Data, store: Path) -> BlueRed:
     """BLUE and RED: a folder, docleak's own (SHIPPED), or divided by these settings; made if it is not there."""
     if isinstance(division, str) and division != SHIPPED:
@@ -109,7 +115,7 @@ def division_of(division: str | Data, store: Path) -> BlueRed:
             if isinstance(division, str):
                 divided = as_trained()
             elif division.documents == ISSUERS:
-                divided = open_issuers(division.providers, division.per_provider, division.plan, seed=division.seed)
+                divided = issuers_of(division)
             elif division.official:
                 divided = open_own(division.documents)
             else:

@@ -12,7 +12,7 @@ import numpy as np
 
 from docleak.attacks.answers.attack import MembershipAttack
 from docleak.documents.blue_red import RED_NEGATIVE, RED_POSITIVE
-from docleak.documents.blue_red_files import ISSUERS, open_issuers, read_blue_red
+from docleak.documents.blue_red_files import ISSUERS, read_blue_red
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Image, Page
 from docleak.errors import AttackError, RecipeError
@@ -36,7 +36,7 @@ from docleak.studies.answers.reading import read_run
 from docleak.studies.answers.record import numbers_in
 from docleak.studies.answers.red import draw_providers
 from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
-from docleak.studies.answers.store import division_of, rounds_done
+from docleak.studies.answers.store import division_of, issuers_of, rounds_done
 from docleak.studies.answers.targets import CENTRAL, NONE, Data, Target, target_of
 from docleak.studies.study import (
     BY_PROVIDER,
@@ -315,7 +315,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             raise RecipeError(f"the rows measure different things ({measures}); give them tables apart.")
         for made in {row.study.config.division for row in rows}:
             if isinstance(made, Data) and made.documents == ISSUERS:
-                open_issuers(made.providers, made.per_provider, made.plan, seed=made.seed)
+                issuers_of(made)
         seen: dict[Any, int] = {}
         for row in rows:
             target = row.study.config.releases[0].target

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from docleak.documents.blue_red import BlueRedPlan
+from docleak.documents.blue_red_files import ISSUERS
 from docleak.errors import RecipeError
 from docleak.privacy.budget import noise_for
 from docleak.privacy.mechanism import Mechanism, Participation
@@ -30,18 +31,27 @@ TARGETS = {NONE: "VT5_0", CENTRAL: "VT5_C", FEDERATED: "VT5_FL"}
 
 @dataclass(frozen=True)
 class Data:
-    """The documents: synthetic ``issuers`` (``providers`` with ``per_provider`` documents each) or a data set.
+    """The documents: synthetic ``issuers`` (``providers`` with ``per_provider`` documents each; OCR missed the share
+    ``missed`` of what they say of their issuers) or a data set.
 
     ``official`` takes the division that the data set brings along (PFL-DocVQA's own, or the derived one of vrdu_pfl),
     else ``plan`` divides it.
     """
 
-    documents: str = "issuers"
+    documents: str = ISSUERS
     official: bool = False
     providers: int = 240
     per_provider: float = 6.0
     plan: BlueRedPlan = BlueRedPlan()
     seed: int = 0
+    missed: float = 0.0
+
+    def sentence(self) -> str:
+        """The documents in words."""
+        if self.documents != ISSUERS:
+            return self.documents
+        said = f"synthetic invoices of {self.providers} providers, {self.per_provider:g} documents each on average"
+        return said + (f", OCR missing {self.missed:.0%} of what they say of their issuers" if self.missed else "")
 
 
 @dataclass(frozen=True)
@@ -156,6 +166,13 @@ PRESETS: dict[str, Preset] = {
         {**TINY_PLAIN, FEDERATED: replace(TINY_PLAIN[FEDERATED], rounds=8)},
         {**TINY_PRIVATE, CENTRAL: replace(TINY_PRIVATE[CENTRAL], rounds=5)},
     ),
+    # Few enough that larger readers can be trained on them, many times over.
+    "repeated": Preset(
+        Data(providers=80, plan=BlueRedPlan(clients=2)),
+        {CENTRAL: Training(rounds=4, epochs=5, batch_size=16, learning_rate=5e-4, dropout=False),
+         FEDERATED: replace(TINY_PLAIN[FEDERATED], participation=1.0)},
+        TINY_PRIVATE,
+    ),
     # One step a client: bytes, memory and seconds of the published size, and nothing learned.
     "base": Preset(
         Data(providers=96, per_provider=4.0),
@@ -221,6 +238,8 @@ def target_of(
     given = dict(data)
     plan = _changed(PRESETS[preset].data.plan, given.pop("plan", {}), "data.plan")
     made = replace(_changed(PRESETS[preset].data, given, "data"), plan=plan, seed=seed)
+    if made.missed and made.documents != ISSUERS:
+        raise RecipeError(f"data.missed is of synthetic documents; the row reads {made.documents}. Leave it out.")
     if kind not in (CENTRAL, FEDERATED):
         return Target(model, made, kind, epsilon, seed=seed)
     trained = _changed(PRESETS[preset].training(kind, epsilon), training, "training")
