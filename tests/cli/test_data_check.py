@@ -119,6 +119,30 @@ def test_pages_that_are_passed_over_are_counted(command: Command, tmp_path: Path
     assert code == 0 and 'trainings that ask questions, and audits of presence, need "questions" in' in out
 
 
+def test_questions_that_the_words_do_not_answer_are_counted(command: Command, tmp_path: Path) -> None:
+    """Not those that are answered in another spelling, that are short, or whose page has no words at all."""
+    path = tmp_path / "pages"
+    path.mkdir()
+    for number, name in enumerate("ab"):
+        inked(path / f"{name}.png", (60 + number, 40), (5, 5, 50, 15), (5, 20, 50, 30))
+    words = [{"text": text, "box": [5, 5 + 15 * i, 50, 15 + 15 * i]} for i, text in enumerate(["Paid", "27.03.2018"])]
+
+    def asked(*answers: str) -> list[dict[str, object]]:
+        return [{"text": "Who?", "answers": list(answers)}]
+
+    said = asked("27.03.2O18")  # a letter for a digit
+    index(path, {"image": "a.png", "name": "1", "words": words, "questions": [*asked("27.03.2018", "27/3/18"), *said]},
+          {"image": "b.png", "name": "2", "words": words, "questions": [*asked("yes"), *asked("Acme Ltd", "acme")]},
+          {"image": "b.png", "name": "3", "words": [], "questions": asked("Acme Ltd")})  # fmt: skip
+    code, out, _ = command("data", "check", "pages")
+    told = [line for line in out.splitlines() if "no word of their page" in line]
+    assert code == 0 and len(told) == 1, out
+    assert told[0].startswith(
+        "warning  1 of 5 questions ask for what no word of their page says, the first of 2: 'Acme Ltd'"
+    )
+    assert "what OCR missed, a model that reads words can only learn by heart" in told[0]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [("split=nope", "has no splits, and 'nope' was asked for. Give the path alone"), ("boxes=pixels", "Leave it out")],
