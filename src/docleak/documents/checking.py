@@ -124,8 +124,8 @@ def _by_heart(unsaid: Sequence[tuple[str, Question]], questions: int) -> Iterato
     if unsaid:
         name, question = unsaid[0]
         yield (f"{len(unsaid)} of {questions} questions ask for what no word of their page says, the first of {name}: "
-               f"{short(question.answers[0])}. It was computed, or OCR missed it; what OCR missed, a model that reads words "
-               "can only learn by heart (docs/release.md)")  # fmt: skip
+               f"{short(question.answers[0])}. It was computed, or OCR missed it; what OCR missed, a model that reads "
+               "words can only learn by heart (docs/release.md)")  # fmt: skip
 
 
 def _opened(spec: str, findings: list[Finding], seed: int) -> Sequence[Page]:
