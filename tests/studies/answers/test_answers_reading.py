@@ -31,33 +31,7 @@ from docleak.studies.answers.store import Bill, bill_of
 from docleak.studies.answers.study import AnswersStudy
 from docleak.studies.answers.verdict import confidence_of, headline_of, said_of, sentences, severity_of
 from docleak.studies.engine import begin
-
-
-def found(numbers: dict[str, dict[str, Estimate]], **more: Any) -> dict[str, Any]:
-    said = {part: {name: number.to_json() for name, number in of.items()} for part, of in numbers.items()}
-    return {"numbers": said, "remarks": {}, **more}
-
-
-def record(
-    memory_low: float, accuracy_low: float, gap_low: float, *, memory_high: float = 0.1, most: float = 0.74, **more: Any
-) -> dict[str, Any]:
-    def share(value: float, low: float, high: float) -> Estimate:
-        return Estimate(value, low, high, 40, 20)
-
-    both = {f"{side}_acc": share(0.3, 0.2, 0.4) for side in ("positive", "negative")}
-    attack = {
-        "accuracy_s0": share(0.7, accuracy_low, most), "auc": Estimate.exactly(0.6),
-        "chance_s0": Estimate.exactly(0.5),
-        "epsilon_measured": Estimate.exactly(0.0),
-    }  # fmt: skip
-    member = found({"AZK": attack})
-    return {
-        "label": "x", "control": False,
-        "membership": {**member, "remarks": {"Measured": "x"}, "members": 20, "others": 20},
-        "bill": {"epsilon": None, "delta": None, "claim": ""},
-        "gap": found({"": {"gap_acc": share(0.1, gap_low, 0.3), "gap_anls": share(0.1, gap_low, 0.3)}}),
-        "memorisation": found({"provider_name": {**both, "gap_acc": share(0.05, memory_low, memory_high)}}), **more,
-    }  # fmt: skip
+from tests.studies.answers.records import found, record
 
 
 def test_what_counts_as_memory_and_as_membership() -> None:

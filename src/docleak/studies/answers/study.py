@@ -154,6 +154,8 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             if name not in WITHOUT_MODEL:
                 record["bill"] = bench.bill.to_json()
             tell(number)
+        if bench.taken_on_trust:
+            record["whose"] = bench.whose()
         return record, images
 
     def progress(self, unit: Unit, run: Run) -> str:

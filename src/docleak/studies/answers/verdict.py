@@ -18,6 +18,7 @@ from docleak.studies.answers.record import (
     numbers_in,
     surest_score,
 )
+from docleak.studies.answers.whose import evidence, mistaken
 
 LABELS = {
     Severity.SEVERE: "Remembers providers",
@@ -72,8 +73,18 @@ def _sure_low(number: Estimate, record: Record) -> float:
     stretched as if it were a normal distribution's; -inf where there is none."""
     if number.value is None or number.low is None:
         return -math.inf
-    stretch = float(norm.isf(ERROR / max(1, _providers(record))) / norm.isf(0.025))
-    return number.value - max(1.0, stretch) * (number.value - number.low)
+    return number.value - _stretch(record) * (number.value - number.low)
+
+
+def _sure_high(number: Estimate, record: Record) -> float:
+    """The upper end, likewise; inf where there is none."""
+    if number.value is None or number.high is None:
+        return math.inf
+    return number.value + _stretch(record) * (number.high - number.value)
+
+
+def _stretch(record: Record) -> float:
+    return max(1.0, float(norm.isf(ERROR / max(1, _providers(record))) / norm.isf(0.025)))
 
 
 def _severity_of_documents(record: Record) -> Severity:
@@ -148,6 +159,10 @@ def _severity_of_providers(record: Record) -> Severity:
 def providers_not_excluded(record: Record) -> str:
     """Why it is not said that nothing was found of providers, where neither memory nor membership shows; "" where it
     may be said."""
+    if "whose" in record and (why := mistaken(record["whose"])):
+        return why
+    if _the_wrong_way(record):
+        return "others' are surely answered better than members': were the two given the wrong way round?"
     for key, of in numbers_in(record, "memorisation").items():
         gap = of["gap_acc"]
         if gap.high is not None and gap.high > TOLD_AT_MOST:
@@ -187,8 +202,8 @@ def headline_of(record: Record) -> str:
 def sentences(record: Record) -> list[str]:
     """What one release gave away, in plain words."""
     every = (
-        _of_documents, _of_fields, _of_memory, _of_disclosure, _of_gap, _of_membership, _of_unmeasured, _of_all_clear,
-        _of_privacy,
+        _of_documents, _of_fields, _of_memory, _of_disclosure, _of_gap, _of_membership, _of_whose, _of_unmeasured,
+        _of_all_clear, _of_privacy,
     )  # fmt: skip
     return [line for of in every for line in of(record)]
 
@@ -200,6 +215,17 @@ def _tells_members(record: Record) -> bool:
     better = any(_sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if gap)
     beyond = best is not None and _sure_low(best.accuracy, record) > best.chance
     return beyond or better or (measured_in(record) or 0) > 0
+
+
+def _the_wrong_way(record: Record) -> bool:
+    """Whether what would tell members tells others, beyond chance."""
+    best, gap = best_attack(record), numbers_in(record, "gap").get("", {})
+    side = "beyond" if "beyond_acc" in gap else "gap"
+    answered = [gap[f"{side}_{of}"] for of in ("acc", "anls") if gap]
+    answered += [of["gap_acc"] for of in numbers_in(record, "memorisation").values()]
+    return any(_sure_high(one, record) < 0 for one in answered) or (
+        best is not None and _sure_high(best.accuracy, record) < best.chance
+    )
 
 
 def _disclosed(record: Record) -> dict[str, tuple[int, int]]:
@@ -332,9 +358,15 @@ def _of_measured(record: Record) -> list[str]:
     return [f"Measured: {told}"] if told else []
 
 
+def _of_whose(record: Record) -> list[str]:
+    """What shows that the release saw the documents that it is said to be trained on."""
+    return [line] if "whose" in record and (line := evidence(record["whose"])) else []
+
+
 def _of_all_clear(record: Record) -> list[str]:
     untold = _severity_of_providers(record) is Severity.UNTOLD and not record["control"]
-    return [f"No all-clear: {why}."] if untold and (why := providers_not_excluded(record)) else []
+    why = providers_not_excluded(record)
+    return [f"No all-clear: {why.removesuffix('?')}{'?' if why.endswith('?') else '.'}"] if untold and why else []
 
 
 def _of_privacy(record: Record) -> list[str]:

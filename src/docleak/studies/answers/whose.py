@@ -1,0 +1,121 @@
+"""Whether a release saw the documents that the division says it saw: by its own record, or else by its losses there.
+
+What tells members from others is looked for in the wrong place where the division is another training's. A release that
+docleak trained has keyed hashes of its providers' names beside it (``training.lineage``), which say whose they were; of
+others nothing does, but a model that was trained on some documents is less surprised by them than by others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from docleak.attacks.answers.asking import Item
+from docleak.attacks.answers.memorisation import Asker
+from docleak.documents.blue_red import RED_NEGATIVE
+from docleak.documents.blue_red_files import BlueRed
+from docleak.documents.loaders import load_pages
+from docleak.documents.names import provider_key
+from docleak.documents.page import Page
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.memorisation import difference
+from docleak.privacy.lineage import Fingerprints
+from docleak.report.measure import measured, share_of
+
+#: So many providers' documents are asked about on either side, one of each.
+ASKED = 60
+#: Keeps the draw of these apart from others of the same seed.
+DRAW = 33
+#: The share of the members whom a record may not know, as where a training holds documents back.
+HELD_BACK = 0.1
+
+
+def by_record(blue_red: BlueRed, known: Fingerprints) -> dict[str, int]:
+    """How many members the record does not know ("strangers"), and how many others it does ("seen")."""
+    knows = {name: known.knows(provider_key(name)) for name in (*blue_red.members, *blue_red.outsiders)}
+    return {
+        "members": len(blue_red.members), "strangers": sum(not knows[name] for name in blue_red.members),
+        "others": len(blue_red.outsiders), "seen": sum(knows[name] for name in blue_red.outsiders),
+    }  # fmt: skip
+
+
+def by_losses(blue_red: BlueRed, release: Asker, public: Asker | None, *, seed: int) -> dict[str, Any]:
+    """By how much the release's loss on members' training documents is below that on others' documents, in nats
+    ("apart"), after what the public model's is where there is one: over providers, with its interval."""
+    known = [page for silo in blue_red.silos.values() for page in load_pages(f"folder:{silo}", seed=0)]
+    both = [
+        share_of(measured(_losses(_drawn(pages, seed), release, public)), np.random.default_rng((seed, DRAW)),
+                 of="providers", share=False)
+        for pages in (blue_red.pages(RED_NEGATIVE), known)
+    ]  # fmt: skip
+    return {"public": public is not None, "apart": difference(*both).to_json()}
+
+
+def _drawn(pages: Sequence[Page], seed: int) -> list[Item]:
+    """A question of one document of each of ASKED providers, drawn by the seed."""
+    drawn: dict[str, Item] = {}
+    for number in np.random.default_rng((seed, DRAW)).permutation(len(pages)).tolist():
+        if len(drawn) == ASKED:
+            break
+        page = pages[number]
+        if (question := next((question for question in page.questions if question.answers), None)) is not None:
+            drawn.setdefault(provider_key(page.provider), Item(page, question))
+    return list(drawn.values())
+
+
+def _losses(items: Sequence[Item], release: Asker, public: Asker | None) -> list[tuple[str, float, int]]:
+    """Provider, loss beyond the public model's, 1; without those that are no number."""
+    before = [said.loss for said in public(items)] if public else [0.0] * len(items)
+    beyond = [
+        (item.page.provider, math.nan if said.loss is None or start is None else said.loss - start, 1)
+        for item, said, start in zip(items, release(items), before, strict=True)
+    ]
+    return [one for one in beyond if math.isfinite(one[1])]
+
+
+def mistaken(whose: Mapping[str, Any]) -> str:
+    """Why what is measured may say nothing of the release: it was trained on others' documents, or nothing shows that
+    it was trained on these; "" where nothing speaks for that."""
+    if "strangers" in whose:
+        strangers, seen = int(whose["strangers"]), int(whose["seen"])
+        if seen or strangers > HELD_BACK * whose["members"]:
+            return (
+                f"the release's own record of its training knows {seen} of the {whose['others']} providers that it is "
+                f"said not to have seen, and does not know {strangers} of the {whose['members']} that it is said to be "
+                "trained on: is this the division that it was trained with?"
+            )
+        return ""
+    if (Estimate.of_json(whose["apart"]).low or 0.0) > 0:
+        return ""
+    return (
+        "nothing of the release says whose documents it saw, and its loss on members' training documents is not surely "
+        f"below that on others' ({_apart(whose)}): it may have been trained on others, or have learned too little "
+        "to show it"
+    )
+
+
+def evidence(whose: Mapping[str, Any]) -> str:
+    """What shows that it saw them, in words; "" where ``mistaken`` says why not."""
+    if mistaken(whose):
+        return ""
+    if "strangers" in whose:
+        known = whose["members"] - whose["strangers"]
+        return (
+            f"Its own record of the training knows {known} of the {whose['members']} members, and none of the "
+            f"{whose['others']} others."
+        )
+    return (
+        "Nothing of the release says whose documents it saw; its loss on members' training documents is below that on "
+        f"others' ({_apart(whose)})."
+    )
+
+
+def _apart(whose: Mapping[str, Any]) -> str:
+    apart = Estimate.of_json(whose["apart"])
+    if apart.value is None or apart.low is None or apart.high is None:
+        return "too few were asked about"
+    after = ", after the public model's" if whose["public"] else ""
+    return f"by {apart.value:.2f} nats [{apart.low:.2f}, {apart.high:.2f}]{after}"

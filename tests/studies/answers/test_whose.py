@@ -1,0 +1,97 @@
+"""Whether a release saw the documents that a division says it saw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from docleak.attacks.answers.asking import Item, Spoken
+from docleak.documents.blue_red import BlueRedPlan
+from docleak.documents.blue_red_files import BlueRed, open_issuers, read_blue_red, write_blue_red
+from docleak.documents.loaders import load_pages
+from docleak.documents.names import provider_key
+from docleak.privacy.lineage import Fingerprints
+from docleak.report.severity import Severity
+from docleak.studies.answers.verdict import headline_of, sentences, severity_of
+from docleak.studies.answers.whose import by_losses, by_record, evidence, mistaken
+from tests.studies.answers.records import record
+
+
+@pytest.fixture(scope="module")
+def blue_red(tmp_path_factory: pytest.TempPathFactory) -> BlueRed:
+    out = tmp_path_factory.mktemp("division") / "data"
+    write_blue_red(open_issuers(24, 4.0, BlueRedPlan(clients=2), seed=0), out)
+    return read_blue_red(out)
+
+
+def remembers(of: Iterable[str], by: float) -> Any:
+    """A model whose loss is 2, and lower on the training documents of some providers."""
+    known = set(of)
+
+    def ask(items: Iterable[Item]) -> list[Spoken]:
+        return [Spoken("", 0.5, 2.0 - by * (item.page.name in known)) for item in items]
+
+    return ask
+
+
+def test_a_record_knows_its_own_members_and_nobody_else(blue_red: BlueRed) -> None:
+    known = Fingerprints().with_names("a", map(provider_key, blue_red.members))
+    whose = by_record(blue_red, known)
+    assert whose["strangers"] == whose["seen"] == 0 and mistaken(whose) == ""
+    inside, outside = len(blue_red.members), len(blue_red.outsiders)
+    assert evidence(whose) == (
+        f"Its own record of the training knows {inside} of the {inside} members, and none of the {outside} others."
+    )
+
+
+@pytest.mark.parametrize(("members", "others", "wrong"), [(0, 1, True), (1, 0, False), (3, 0, True), (3, 2, True)])
+def test_a_record_of_another_division_is_told(members: int, others: int, wrong: bool, blue_red: BlueRed) -> None:
+    """One other is one too many; a member may have been held back."""
+    names = [*blue_red.members[members:], *blue_red.outsiders[:others]]
+    whose = by_record(blue_red, Fingerprints().with_names("a", map(provider_key, names)))
+    assert (whose["strangers"], whose["seen"]) == (members, others) and bool(mistaken(whose)) is wrong
+    assert bool(evidence(whose)) is not wrong
+    if wrong:
+        said = f"knows {others} of the {len(blue_red.outsiders)} providers that it is said not to have seen, and does"
+        assert said in mistaken(whose) and mistaken(whose).endswith("is this the division that it was trained with?")
+
+
+def test_losses_show_what_no_record_says(blue_red: BlueRed) -> None:
+    trained = {page.name for silo in blue_red.silos.values() for page in load_pages(f"folder:{silo}", seed=0)}
+    same = by_losses(blue_red, remembers(trained, 0.0), None, seed=0)
+    assert "not surely below that on others' (by 0.00 nats" in mistaken(same) and evidence(same) == ""
+    fitted = by_losses(blue_red, remembers(trained, 0.7), None, seed=0)
+    assert mistaken(fitted) == "" and "below that on others' (by 0.70 nats [0.70, 0.70])." in evidence(fitted)
+    easier = by_losses(blue_red, remembers(trained, 0.7), remembers(trained, 0.7), seed=0)
+    assert "(by 0.00 nats" in mistaken(easier), "the public model, too, finds them easier"
+    assert "after the public model's" in mistaken(easier)
+    assert by_losses(blue_red, remembers(trained, 0.7), None, seed=0) == fitted
+
+
+def test_losses_that_are_no_numbers_are_left_out(blue_red: BlueRed) -> None:
+    def ask(items: Iterable[Item]) -> list[Spoken]:
+        return [Spoken("", None, None if number % 2 else math.nan) for number, _ in enumerate(items)]
+
+    assert "too few were asked about" in mistaken(by_losses(blue_red, ask, None, seed=0))
+
+
+def test_no_all_clear_of_a_release_that_saw_others() -> None:
+    """What is found stays found; what is not is no evidence."""
+    wrong = {"members": 40, "strangers": 21, "others": 38, "seen": 20}
+    right = wrong | {"strangers": 0, "seen": 0}
+    clear, leak = record(-0.01, 0.4, -0.1), record(0.3, 0.4, -0.1)
+    assert severity_of(clear) is severity_of(clear | {"whose": right}) is Severity.NONE
+    assert severity_of(clear | {"whose": wrong}) is Severity.UNTOLD
+    assert severity_of(leak | {"whose": wrong}) is severity_of(leak)
+    assert "No all-clear: the release's own record" in headline_of(clear | {"whose": wrong})
+    assert any(line.startswith("Its own record of the training") for line in sentences(clear | {"whose": right}))
+
+
+def test_no_all_clear_where_others_are_told_for_members() -> None:
+    """The two given the wrong way round: whatever tells them, tells the others."""
+    swapped = record(-0.4, 0.4, -0.1, memory=-0.3, memory_high=-0.2)
+    assert severity_of(swapped) is Severity.UNTOLD
+    assert "were the two given the wrong way round?" in headline_of(swapped)
