@@ -14,7 +14,9 @@ from docleak.documents.blue_red_files import BlueRed, open_issuers, read_blue_re
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
 from docleak.privacy.lineage import Fingerprints
+from docleak.report.measure import MEMBERSHIP, MEMORY
 from docleak.report.severity import Severity
+from docleak.studies.answers.measured import measures_of
 from docleak.studies.answers.verdict import headline_of, sentences, severity_of
 from docleak.studies.answers.whose import by_losses, by_record, evidence, mistaken
 from tests.studies.answers.records import record
@@ -87,6 +89,9 @@ def test_no_all_clear_of_a_release_that_saw_others() -> None:
     assert severity_of(clear | {"whose": wrong}) is Severity.UNTOLD
     assert severity_of(leak | {"whose": wrong}) is severity_of(leak)
     assert "No all-clear: the release's own record" in headline_of(clear | {"whose": wrong})
+    gated = {one.what: one.doubts for one in measures_of(clear | {"whose": wrong})}
+    assert all("is this the division" in gated[what][0] for what in (MEMBERSHIP, MEMORY))
+    assert not any(one.doubts for one in measures_of(clear | {"whose": right}) if one.what in (MEMBERSHIP, MEMORY))
     assert any(line.startswith("Its own record of the training") for line in sentences(clear | {"whose": right}))
 
 

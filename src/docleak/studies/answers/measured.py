@@ -32,7 +32,7 @@ from docleak.report.severity import Severity
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED, CONFIDENCE, NO_GUESS
 from docleak.studies.answers.record import Record, best_attack, measured_in, not_measured, numbers_in
-from docleak.studies.answers.verdict import fields_known, severity_of, unsound
+from docleak.studies.answers.verdict import fields_known, severity_of, unsound, unsound_of_providers
 
 #: Measures of documents, and the rates of a score that they are the greatest of.
 OF_DOCUMENTS = {DOCUMENT_AUC: "auc", DOCUMENT_TPR_10: "tpr_at_10_fpr", DOCUMENT_TPR_1: "tpr_at_1_fpr"}
@@ -80,7 +80,10 @@ def _membership(record: Record, name: str) -> list[Measure]:
         return [Measure(MEMBERSHIP, name, Estimate(None, why=why.removesuffix(".")))]
     beyond = shift(best.accuracy, -best.chance)
     told = severity_of(record) in (Severity.PARTIAL, Severity.SEVERE) and not (beyond.low or 0) > 0
-    doubts = ("Answers, losses or values of the training tell members by another route.",) if told else ()
+    doubts: tuple[str, ...] = (
+        ("Answers, losses or values of the training tell members by another route.",) if told else ()
+    )
+    doubts += _unsound(record)
     return [Measure(MEMBERSHIP, name, beyond if beyond.low is not None else replace(beyond, why=FEW), doubts)]
 
 
@@ -96,8 +99,14 @@ def _memory(record: Record, name: str) -> list[Measure]:
             for side in (True, False)
         )
         gap = of["gap_acc"] if of["gap_acc"].low is not None else replace(of["gap_acc"], why=FEW)
-        measures.append(Measure(MEMORY, f"{name}, {_words(key)}", gap, by=by, less=less))
+        measures.append(Measure(MEMORY, f"{name}, {_words(key)}", gap, _unsound(record), by=by, less=less))
     return measures
+
+
+def _unsound(record: Record) -> tuple[str, ...]:
+    """Why what does not show is no evidence, as a sentence."""
+    why = unsound_of_providers(record).removesuffix(".")
+    return (f"{why[0].upper()}{why[1:]}{'' if why.endswith('?') else '.'}",) if why else ()
 
 
 def _words(key: str) -> str:

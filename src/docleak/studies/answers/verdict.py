@@ -156,13 +156,21 @@ def _severity_of_providers(record: Record) -> Severity:
     return Severity.UNTOLD if any(measured) else Severity.UNMEASURED
 
 
-def providers_not_excluded(record: Record) -> str:
-    """Why it is not said that nothing was found of providers, where neither memory nor membership shows; "" where it
-    may be said."""
+def unsound_of_providers(record: Record) -> str:
+    """Why what does not show of providers says nothing of the release: it may have seen others' documents, or members
+    and others are taken for each other; "" where nothing speaks for that."""
     if "whose" in record and (why := mistaken(record["whose"])):
         return why
     if _the_wrong_way(record):
         return "others' are surely answered better than members': were the two given the wrong way round?"
+    return ""
+
+
+def providers_not_excluded(record: Record) -> str:
+    """Why it is not said that nothing was found of providers, where neither memory nor membership shows; "" where it
+    may be said."""
+    if why := unsound_of_providers(record):
+        return why
     for key, of in numbers_in(record, "memorisation").items():
         gap = of["gap_acc"]
         if gap.high is not None and gap.high > TOLD_AT_MOST:

@@ -60,8 +60,9 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
     copies, answers = {name: unit["copies"] for name, unit in units.items()}, answers_in(run)
     name, control = str(config["target"] or config["trained"] or config["model"]), bool(config["control"])
     planned = int(info.get("secrets", 0))
-    part = verdict_of(table, copies, of=name, control=control, planned=planned)
-    why, todo = reasons(table, copies, answers, planned), advice(part.severity, control=control)
+    saw = info.get("saw")
+    part = verdict_of(table, copies, of=name, control=control, planned=planned, saw=saw)
+    why, todo = reasons(table, copies, answers, planned, saw), advice(part.severity, control=control)
     shown = [field.name for field in shown_fields(table.fields) if (run.folder(field.name) / WHOLE).is_file()]
     exhibits = [
         {**exhibit(run, number, units[field]), "stated": stated_of(answers, field)}
@@ -99,7 +100,8 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
     factor = table.estimates["improvement_factor"]
     attack = "CDMI" if info.get("attack", "cdmi") == "cdmi" else info["attack"]
     documents = f"{factor.groups} documents that the model never saw" if control else (
-        f"{factor.groups} training documents"
+        f"{factor.groups} training documents" if not config["target"]
+        else f"{factor.groups} documents that it is said to be trained on"
     )  # fmt: skip
     given_of = "the model's answers, without their confidences," if config["answers_only"] else "the model's weights,"
     results = {name: estimate.to_json() for name, estimate in table.estimates.items()}
@@ -122,7 +124,7 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
         runs=() if beside else (run_facts(run.path, run.manifest()),),
         synthetic=config["documents"] == "synthetic",
         measures=(fields_measured(
-            table, copies, units, name=part.name, planned=planned, rng=rng.spawn(1)[0], control=control
+            table, copies, units, name=part.name, planned=planned, rng=rng.spawn(1)[0], control=control, saw=saw
         ),),
         scope=Scope(
             system=f"The weights of {name}", adversary="whoever has the weights, and a page with a field blacked out",

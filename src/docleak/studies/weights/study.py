@@ -41,6 +41,7 @@ from docleak.studies.weights.exhibits import save_exhibits
 from docleak.studies.weights.factors import Found
 from docleak.studies.weights.game import attack_field, game_of, ready, shadow_of, trained, view_of
 from docleak.studies.weights.reading import read_run
+from docleak.studies.weights.saw import saw
 from docleak.studies.weights.table import SCORE, attempt_of, fields_of, read_table
 from docleak.studies.weights.tuning import settings_of, sought, tuned
 from docleak.training.extraction.kept import BEST, divided
@@ -138,6 +139,8 @@ class WeightsStudy(TableStudy[WeightsConfig]):
             told.append({"threat": view_of(game, game.secrets[0]).text, "secrets": len(game.secrets),
                          "split": game.split, "left_out": game.left_out})  # fmt: skip
         told[0]["attack"] = self.config.attack.name
+        if self.config.target:
+            told[0]["saw"] = saw(self.config, self.device)
         if len(told) > 1:
             return {**told[0], "shadow": {**told[1], "config": plain(self.games[1])}}
         return told[0] | ({"uncalibrated": shadow_of(self.config, self.device)[1]} if self.config.calibrate else {})

@@ -13,6 +13,7 @@ from docleak.metrics.extraction import first_of
 from docleak.metrics.membership import clopper_pearson
 from docleak.report.measure import FIELDS, Measure, holdings, measured, share_of
 from docleak.report.severity import Part, Severity
+from docleak.studies.weights.saw import not_shown, shown
 from docleak.studies.weights.table import GameTable, Ranked
 
 LABELS = {
@@ -43,22 +44,24 @@ def told_by_public(table: GameTable, copies: Mapping[str, Any], control: bool) -
 
 
 def verdict_of(
-    table: GameTable, copies: Mapping[str, Any], *, of: str = "", control: bool = False, planned: int = 0
-) -> Part:
+    table: GameTable, copies: Mapping[str, Any], *, of: str = "", control: bool = False, planned: int = 0,
+    saw: Mapping[str, Any] | None = None,
+) -> Part:  # fmt: skip
     """SEVERE where a whole field was read that public data do not tell and the weights are significantly better
     than public data (IpF's interval above 1), PARTIAL where only one of the two holds; UNTOLD where IpF's interval does
-    not rule out that they are (``EXCLUDED``), or fewer than the ``planned`` fields are finished."""
+    not rule out that they are (``EXCLUDED``), fewer than the ``planned`` fields are finished, or what is known of the
+    pages that a finished target ``saw`` does not show these (``studies.weights.saw``)."""
     factor = table.estimates["improvement_factor"]
     public = told_by_public(table, copies, control)
     gained = [field for field in table.fields if field.match.perfect and field.name not in public]
     better = factor.low is not None and factor.low > 1
-    fields, left = len(table.fields), _left(table, planned)
+    fields, unsure = len(table.fields), _unsure(table, _left(table, planned), saw)
     if better or gained:
         severity = Severity.SEVERE if better and gained else Severity.PARTIAL
     elif factor.value is None:
         severity = Severity.UNMEASURED
     else:
-        severity = Severity.UNTOLD if _unsure(table, left) else Severity.NONE
+        severity = Severity.UNTOLD if unsure else Severity.NONE
     sentence = {
         Severity.SEVERE: f"Whoever has the weights reads {len(gained)} of {fields} scrubbed fields word for word that "
         "public data do not tell.",
@@ -68,7 +71,7 @@ def verdict_of(
         else f"The weights tell more about the {fields} scrubbed fields than public data do, but no field came back "
         "whole that public data do not tell.",
         Severity.UNTOLD: f"None of {fields} scrubbed fields came back that public data do not tell, but whether the "
-        f"weights tell more than public data could not be told: {_unsure(table, left)}.",
+        f"weights tell more than public data could not be told: {unsure}.",
         Severity.UNMEASURED: f"Whether the weights tell more about the {fields} scrubbed fields than public data do "
         "was not measured.",
         Severity.NONE: f"From the weights these {fields} scrubbed fields were not read measurably better than from "
@@ -82,9 +85,11 @@ def verdict_of(
     return Part(f"weights of {of}", severity, sentence, label, "weights")
 
 
-def _unsure(table: GameTable, left: int) -> str:
+def _unsure(table: GameTable, left: int, saw: Mapping[str, Any] | None) -> str:
     """Why it is not said that the weights tell no more than public data do; "" where it may be said."""
     factor = table.estimates["improvement_factor"]
+    if why := not_shown(saw):
+        return why
     if left:
         return f"{left} more fields are not finished"
     if factor.low is None or factor.high is None:
@@ -130,7 +135,7 @@ def _most(factor: Estimate) -> str:
 
 def fields_measured(
     table: GameTable, copies: Mapping[str, Any], units: Mapping[str, Mapping[str, Any]], *, name: str, planned: int,
-    rng: np.random.Generator, control: bool = False,
+    rng: np.random.Generator, control: bool = False, saw: Mapping[str, Any] | None = None,
 ) -> Measure:  # fmt: skip
     """The share of scrubbed fields read word for word that public data do not tell; intervals over documents."""
     public = told_by_public(table, copies, control)
@@ -142,6 +147,8 @@ def fields_measured(
     ])  # fmt: skip
     left = _left(table, planned)
     doubts = [f"{left} more fields are not finished."] if left else []
+    if why := not_shown(saw):
+        doubts.append(f"{why[0].upper()}{why[1:]}.")
     factor = table.estimates["improvement_factor"]
     if factor.value is None or factor.low is None:
         doubts.append("Whether the weights tell more than public data could not be told.")
@@ -154,9 +161,12 @@ def fields_measured(
     return Measure(FIELDS, name, share_of(by, rng), tuple(doubts), by)
 
 
-def reasons(table: GameTable, copies: Mapping[str, Any], answers: Mapping[str, Any] | None, planned: int) -> list[str]:
+def reasons(
+    table: GameTable, copies: Mapping[str, Any], answers: Mapping[str, Any] | None, planned: int,
+    saw: Mapping[str, Any] | None = None,
+) -> list[str]:  # fmt: skip
     """Why that is the verdict, in sentences. ``copies`` are where else each field stands, ``answers`` what the
-    adversary itself can say of single readings."""
+    adversary itself can say of single readings, ``saw`` what shows that a finished target saw the pages."""
     fields, read = len(table.fields), [field for field in table.fields if field.match.perfect]
     lines = [f"{fields} of {planned} fields are finished; of the others nothing is known yet."] * (planned > fields)
     lines.append(
@@ -164,6 +174,7 @@ def reasons(table: GameTable, copies: Mapping[str, Any], answers: Mapping[str, A
         f"tokens are right; from public data alone it is {_right(table.estimates['baseline_hamming'])}."
     )
     lines += [_of_factor(table.estimates["improvement_factor"]), *_of_copies(read, copies), *_of_the_surest(table)]
+    lines += [line] if (line := shown(saw)) else []
     return [*lines, *(of_answers(answers) if answers else [])]
 
 
