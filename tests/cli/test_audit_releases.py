@@ -43,6 +43,9 @@ def test_releases_are_compared_with_what_they_cost_and_claim(command: Command, b
     assert code == 0, err
     assert "public model:" in out and "FL+DP 8:" in out and "plain:" in out
     assert "Claimed: epsilon" in out and "It claims no differential privacy" in out
+    plain = out.partition("plain:")[2]
+    assert "No all-clear: nothing of the release says whose documents it saw" in plain, "it is the public model"
+    assert "members, and none of the" in out.partition("FL+DP 8:")[2].partition("plain:")[0], "its own record says so"
     results = json.loads((tmp_path / "audit" / "results.json").read_text())
     records = {r["release"]: r for r in results["releases"]}
     assert list(records) == ["public model", "FL+DP 8", "plain"]

@@ -13,13 +13,14 @@ from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import BlueRed, open_issuers, read_blue_red, write_blue_red
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
+from docleak.metrics.estimate import Estimate
 from docleak.privacy.lineage import Fingerprints
 from docleak.report.measure import MEMBERSHIP, MEMORY
 from docleak.report.severity import Severity
 from docleak.studies.answers.measured import measures_of
 from docleak.studies.answers.verdict import headline_of, sentences, severity_of
-from docleak.studies.answers.whose import by_losses, by_record, evidence, mistaken
-from tests.studies.answers.records import record
+from docleak.studies.answers.whose import by_losses, by_record, evidence, mistaken, seen_by_public
+from tests.studies.answers.records import found, record
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +101,24 @@ def test_no_all_clear_where_others_are_told_for_members() -> None:
     swapped = record(-0.4, 0.4, -0.1, memory=-0.3, memory_high=-0.2)
     assert severity_of(swapped) is Severity.UNTOLD
     assert "were the two given the wrong way round?" in headline_of(swapped)
+
+
+def test_a_public_model_that_saw_the_members_is_no_control(blue_red: BlueRed) -> None:
+    """What training added to it is nothing, and was an all-clear."""
+    known = Fingerprints().with_names("a", map(provider_key, blue_red.members))
+    assert seen_by_public(blue_red, None) == {}
+    whose = by_record(blue_red, known) | seen_by_public(blue_red, known)
+    assert f"knows {len(blue_red.members)} of the members" in mistaken(whose) and evidence(whose) == ""
+    nobody = by_record(blue_red, known) | seen_by_public(blue_red, Fingerprints())
+    assert mistaken(nobody) == ""
+
+
+@pytest.mark.parametrize(("gap", "beyond", "untold"), [(0.1, -0.1, True), (-0.1, -0.1, False), (0.1, 0.05, False)])
+def test_a_gap_that_the_public_model_has_too_is_no_all_clear(gap: float, beyond: float, untold: bool) -> None:
+    both = {name: Estimate(value, low, 0.4, 40, 20) for name, value, low in (
+        ("gap_acc", 0.2, gap), ("gap_anls", 0.2, gap), ("beyond_acc", 0.15, beyond), ("beyond_anls", 0.15, beyond),
+    )}  # fmt: skip
+    of = record(-0.01, 0.4, -0.1, gap=found({"": both}))
+    expected = Severity.UNTOLD if untold else Severity.PARTIAL if beyond > 0 else Severity.NONE
+    assert severity_of(of) is expected
+    assert ("but as much so by the public model" in headline_of(of)) is untold

@@ -57,7 +57,7 @@ from docleak.studies.answers.red import (
 from docleak.studies.answers.replies import remembering
 from docleak.studies.answers.shipped import SHIPPED
 from docleak.studies.answers.store import Bill, bill_of, division_of, trained
-from docleak.studies.answers.whose import by_losses, by_record
+from docleak.studies.answers.whose import by_losses, by_record, seen_by_public
 from docleak.studies.study import BY_PROVIDER
 from docleak.training.lineage import fingerprints_of
 
@@ -147,9 +147,10 @@ class Bench:
 
     def whose(self) -> dict[str, Any]:
         """What shows that it saw them; see ``studies.answers.whose``."""
+        public = seen_by_public(self.blue_red, fingerprints_of(self.config.public) if self.config.public else None)
         if known := fingerprints_of(self.bill.model):
-            return {**by_record(self.blue_red, known)}
-        return by_losses(self.blue_red, self.ask_target, self.ask_public, seed=self.config.seed)
+            return {**by_record(self.blue_red, known), **public}
+        return by_losses(self.blue_red, self.ask_target, self.ask_public, seed=self.config.seed) | public
 
     @cached_property
     def sides(self) -> Sides:

@@ -163,7 +163,22 @@ def unsound_of_providers(record: Record) -> str:
         return why
     if _the_wrong_way(record):
         return "others' are surely answered better than members': were the two given the wrong way round?"
+    if _by_the_public_model(record):
+        return (
+            "members' new documents are surely answered better, but as much so by the public model: they are easier, "
+            "or it saw them, too"
+        )
     return ""
+
+
+def _by_the_public_model(record: Record) -> bool:
+    """Whether members are surely answered better, and not surely by what training added to the public model."""
+    gap = numbers_in(record, "gap").get("", {})
+    surely = {
+        side: any(_sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if f"{side}_{of}" in gap)
+        for side in ("gap", "beyond")
+    }
+    return "beyond_acc" in gap and surely["gap"] and not surely["beyond"]
 
 
 def providers_not_excluded(record: Record) -> str:

@@ -42,6 +42,13 @@ def by_record(blue_red: BlueRed, known: Fingerprints) -> dict[str, int]:
     }  # fmt: skip
 
 
+def seen_by_public(blue_red: BlueRed, known: Fingerprints | None) -> dict[str, int]:
+    """How many members the public model's record knows, where it has one."""
+    if known is None:
+        return {}
+    return {"public_knows": sum(known.knows(provider_key(name)) for name in blue_red.members)}
+
+
 def by_losses(blue_red: BlueRed, release: Asker, public: Asker | None, *, seed: int) -> dict[str, Any]:
     """By how much the release's loss on members' training documents is below that on others' documents, in nats
     ("apart"), after what the public model's is where there is one: over providers, with its interval."""
@@ -78,7 +85,12 @@ def _losses(items: Sequence[Item], release: Asker, public: Asker | None) -> list
 
 def mistaken(whose: Mapping[str, Any]) -> str:
     """Why what is measured may say nothing of the release: it was trained on others' documents, or nothing shows that
-    it was trained on these; "" where nothing speaks for that."""
+    it was trained on these, or the model to compare it with saw them, too; "" where nothing speaks for that."""
+    if whose.get("public_knows"):
+        return (
+            f"the public model's own record of its training knows {whose['public_knows']} of the members, so that what "
+            "the release adds to it is not what it was trained on: give the model from before the training"
+        )
     if "strangers" in whose:
         strangers, seen = int(whose["strangers"]), int(whose["seen"])
         if seen or strangers > HELD_BACK * whose["members"]:
