@@ -48,6 +48,7 @@ DOCUMENT_LIMITS = (
 )
 LIMITS = (
     "An attack that fails is not all attacks: stronger ones exist, and more documents of a provider tell more.",
+    "Members and others are as the division says; what shows that a release saw them stands with its verdict.",
     "A measured epsilon is a lower bound from one training; 0 proves nothing.",
     "The memorisation test hides what docleak finds; clues that it leaves count as memory: compare both sides.",
     "Intervals are over providers, not over trainings: another training of the same recipe may remember others.",
@@ -93,8 +94,9 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
     division = run.config["division"]
     shipped = division == SHIPPED or run.config["members"] == run.config["non_members"] == SHIPPED
     asked = f"asked about {counted_words(providers, 'provider')}" if providers else "asked about the test documents"
-    lead = f"{asked}, {members} of which were in the training. None of these documents was trained on."
-    material = f"documents of {counted_words(providers, 'provider')}, {members} of which were in the training"
+    word = "docleak's own record" if shipped else "the division that was given"
+    lead = f"{asked}, {members} of which, but none of these documents, were in the training by {word}."
+    material = f"documents of {counted_words(providers, 'provider')}, {members} of which were in the training by {word}"
     if of:
         word = "docleak's own record" if shipped else "the word of whoever asked"
         members, asked = of["members"], f"asked about {of['members'] + of['others']} documents"
