@@ -20,6 +20,7 @@ from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page
+from docleak.documents.pages import joined, provider_names
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.memorisation import difference
 from docleak.privacy.lineage import Fingerprints
@@ -52,7 +53,7 @@ def seen_by_public(blue_red: BlueRed, known: Fingerprints | None) -> dict[str, i
 def by_losses(blue_red: BlueRed, release: Asker, public: Asker | None, *, seed: int) -> dict[str, Any]:
     """By how much the release's loss on members' training documents is below that on others' documents, in nats
     ("apart"), after what the public model's is where there is one: over providers, with its interval."""
-    known = [page for silo in blue_red.silos.values() for page in load_pages(f"folder:{silo}", seed=0)]
+    known = joined([load_pages(f"folder:{silo}", seed=0) for silo in blue_red.silos.values()])
     both = [
         share_of(measured(_losses(_drawn(pages, seed), release, public)), np.random.default_rng((seed, DRAW)),
                  of="providers", share=False)
@@ -62,14 +63,16 @@ def by_losses(blue_red: BlueRed, release: Asker, public: Asker | None, *, seed: 
 
 
 def _drawn(pages: Sequence[Page], seed: int) -> list[Item]:
-    """A question of one document of each of ASKED providers, drawn by the seed."""
-    drawn: dict[str, Item] = {}
+    """A question of one document of each of ASKED providers, drawn by the seed; no more pages than these are read."""
+    names, drawn = provider_names(pages), dict[str, Item]()
     for number in np.random.default_rng((seed, DRAW)).permutation(len(pages)).tolist():
-        if len(drawn) == ASKED:
-            break
+        if (name := provider_key(names[number])) in drawn:
+            continue
         page = pages[number]
         if (question := next((question for question in page.questions if question.answers), None)) is not None:
-            drawn.setdefault(provider_key(page.provider), Item(page, question))
+            drawn[name] = Item(page, question)
+        if len(drawn) == ASKED:
+            break
     return list(drawn.values())
 
 

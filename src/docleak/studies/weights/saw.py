@@ -6,8 +6,9 @@ trained on some pages is less surprised by them than by pages like them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from docleak.studies.weights.game import game_of
 from docleak.training.extraction.fit import validate
 from docleak.training.extraction.kept import divided
 
+T = TypeVar("T")
 #: So many pages of either kind are asked about.
 ASKED = 60
 #: Keeps the draw of these apart from others of the same seed.
@@ -38,14 +40,19 @@ def saw(config: WeightsConfig, device: str) -> dict[str, Any]:
     target, start = game.target, None
     if target.task == "mlm":
         start = load_encoder(str(game.fitting.model), task="mlm", vision=target.config.vision, device=device)
-    public = [target.encode(page) for page in divided(config.public_data()).pages if _asked(page, target)]
+    public = (page for page in _shuffled(divided(config.public_data()).pages, config) if _asked(page, target))
     told = []
-    for pages in (public, list(game.pages.values())):
-        rng = np.random.default_rng((config.seed, DRAW))
-        some = [pages[number] for number in rng.permutation(len(pages))[:ASKED].tolist()]
+    for pages in (map(target.encode, public), _shuffled(list(game.pages.values()), config)):
+        some = islice(pages, ASKED)
         by = measured([(page.document or page.name, _loss(page, target, start, config.seed), 1) for page in some])
-        told.append(share_of(by, rng, of="documents", share=False))
+        told.append(share_of(by, np.random.default_rng((config.seed, DRAW)), of="documents", share=False))
     return {"apart": difference(*told).to_json(), "beyond": start is not None}
+
+
+def _shuffled(pages: Sequence[T], config: WeightsConfig) -> Iterator[T]:
+    """The pages in an order that follows from the seed, none before it is asked for."""
+    order = np.random.default_rng((config.seed, DRAW)).permutation(len(pages)).tolist()
+    return (pages[number] for number in order)
 
 
 def _asked(page: Page, target: EncoderModel) -> bool:
