@@ -30,7 +30,16 @@ from docleak.report.page import write_report
 from docleak.report.policy import Policy, Rule, check, overall
 from docleak.report.severity import overall as verdict_of
 from docleak.studies.answers.config import parse_release
-from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of, sides_of, strangers, trained_on
+from docleak.studies.answers.documents import (
+    Sides,
+    asked_about,
+    facts_of,
+    rates_of,
+    recorded,
+    sides_of,
+    strangers,
+    trained_on,
+)
 from docleak.studies.answers.heatmap import COLOURS, Ranked, heat_map, known_in, likelier
 from docleak.studies.answers.measured import measures_of
 from docleak.studies.answers.replies import remembering
@@ -255,7 +264,7 @@ def record(
         "label": "x", "control": False, "bill": {"epsilon": None, "claim": ""},
         "documents": {"numbers": saved[0], "differs": list(differs), "members": 120, "others": others,
                       "controls": {"no model": Estimate(0.5, 0.4, 0.6).to_json()}, "strangers": 0, "answered": 0.6,
-                      "learnt": Estimate(0.2, 0.1, 0.3).to_json(), **facts},
+                      "recorded": True, "learnt": Estimate(0.2, 0.1, 0.3).to_json(), **facts},
         "fields": {"numbers": saved[1], "remarks": {}},
     }  # fmt: skip
 
@@ -281,6 +290,7 @@ def test_what_is_concluded() -> None:
         ({"high": 0.9}, "so few documents do not exclude an AUC of 0.90"),
         ({"others": 60}, "60 others do not resolve"),
         ({"strangers": 3}, "knows no provider of 3 of the 120 documents"),
+        ({"recorded": False}, "nothing of the release says that it was trained on these documents"),
         ({"answered": 0.05}, "5 % of the questions right, and a model that guesses"),
         ({"learnt": Estimate(0.0, -0.1, 0.1).to_json()}, "as if it never saw them"),
         ({"controls": {"no model": Estimate(0.5).to_json()}, "differs": ["no model"]}, "are too few: no model has no"),
@@ -316,14 +326,16 @@ def test_what_shows_that_a_release_saw_its_documents(pages: list[Page], tmp_path
     assert told["answered"] == pytest.approx(np.mean([one.nls for one in members])) and told["learnt"]["low"] > 0
     assert "learnt" not in trained_on(sides, [replace(one, references=()) for one in rows], seed=0)
     assert strangers(sides, MODEL) == strangers(sides, str(tmp_path)) == 0, "no record"
+    assert not recorded(sides, MODEL)
     model = tmp_path / "run" / "model"
     model.mkdir(parents=True)
     known = {provider_key(of[0].provider) for of in sides.members.values()}
     write_fingerprints(model.parent, Fingerprints().with_names("a", known))
-    assert strangers(sides, str(model)) == 0
+    assert strangers(sides, str(model)) == 0 and recorded(sides, str(model))
     missing = provider_key(next(iter(sides.members.values()))[0].provider)
     write_fingerprints(model.parent, Fingerprints().with_names("a", known - {missing}))
     assert strangers(sides, str(model)) == sum(provider_key(of[0].provider) == missing for of in sides.members.values())
+    assert not recorded(sides, str(model))
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,17 @@ def strangers(sides: Sides, release: str) -> int:
     """Documents of members of whose providers the release's own record says that no training saw them; 0 where it has
     no record (``training.lineage``)."""
     known = fingerprints_of(release)
-    names = [provider_key(pages[0].provider) for pages in sides.members.values()] if known else []
-    return sum(bool(name) and not known.knows(name) for name in names) if known else 0
+    return sum(bool(name) and not known.knows(name) for name in _providers(sides)) if known else 0
+
+
+def recorded(sides: Sides, release: str) -> bool:
+    """Whether the release's own record knows the providers of all members, or docleak does: of the pages it ships."""
+    known = fingerprints_of(release)
+    return known is not None and all(name and known.knows(name) for name in _providers(sides))
+
+
+def _providers(sides: Sides) -> list[str]:
+    return [provider_key(pages[0].provider) for pages in sides.members.values()]
 
 
 def controls_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, Estimate]:

@@ -29,7 +29,7 @@ from docleak.privacy.mechanism import Mechanism, Participation, Unit
 from docleak.privacy.second import Accountant
 from docleak.studies.answers.config import CONTROL, WITHOUT_MODEL, AnswersConfig, Release
 from docleak.studies.answers.counting import by_key, by_provider, part_of, size_of
-from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of, sides_of, strangers
+from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of, recorded, sides_of, strangers
 from docleak.studies.answers.heatmap import heat_maps, known_in, ranked_fields
 from docleak.studies.answers.membership import features_of, guessed, measure, measured_epsilon, without_public
 from docleak.studies.answers.memorisation import (
@@ -378,7 +378,10 @@ def documents(bench: Bench) -> Found:
     c, sides = bench.config, bench.sides
     references = [name for name in (c.public, *c.references) if name]
     asked = asked_about(sides, bench.ask_target, [bench.asker(name) for name in references], bench.model)
-    facts = {"references": references, "strangers": strangers(sides, bench.bill.model)}
+    facts = {
+        "references": references, "strangers": strangers(sides, bench.bill.model),
+        "recorded": c.members == SHIPPED or recorded(sides, bench.bill.model),
+    }  # fmt: skip
     return Found(rates_of(sides, asked, seed=c.seed), {**facts, **facts_of(sides, asked, seed=c.seed)})
 
 

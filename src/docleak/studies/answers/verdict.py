@@ -94,7 +94,7 @@ def _severity_of_documents(record: Record) -> Severity:
     low = best_score(record)[1].low or 0.0
     if fields_known(record) or low >= CLEARLY:
         return Severity.SEVERE
-    if low > 0.5 or surest_score(record)[1] > 0.01:
+    if _documents_told(record):
         return Severity.PARTIAL
     return Severity.UNTOLD if no_all_clear(record) else Severity.NONE
 
@@ -118,7 +118,17 @@ def unsound(record: Record) -> str:
         return (
             "on the documents said to be trained on its loss is not below the public model's, as if it never saw them"
         )
+    if not (of["recorded"] or _documents_told(record)):
+        return (
+            "nothing of the release says that it was trained on these documents, and no score tells them from others: "
+            "it may have seen others, or kept too little to show it"
+        )
     return ""
+
+
+def _documents_told(record: Record) -> bool:
+    """Whether a score surely tells documents that were trained on."""
+    return (best_score(record)[1].low or 0.0) > 0.5 or surest_score(record)[1] > 0.01
 
 
 def no_all_clear(record: Record) -> str:
