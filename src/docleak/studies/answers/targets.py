@@ -239,7 +239,9 @@ def target_of(
     plan = _changed(PRESETS[preset].data.plan, given.pop("plan", {}), "data.plan")
     made = replace(_changed(PRESETS[preset].data, given, "data"), plan=plan, seed=seed)
     if made.missed and made.documents != ISSUERS:
-        raise RecipeError(f"data.missed is of synthetic documents; the row reads {made.documents}. Leave one of the two out.")
+        raise RecipeError(
+            f"data.missed is of synthetic documents; the row reads {made.documents}. Leave one of the two out."
+        )
     if kind not in (CENTRAL, FEDERATED):
         return Target(model, made, kind, epsilon, seed=seed)
     trained = _changed(PRESETS[preset].training(kind, epsilon), training, "training")
