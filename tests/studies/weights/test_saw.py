@@ -11,9 +11,11 @@ from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.metrics.estimate import Estimate
 from docleak.models.shipped import CHECKPOINTS
+from docleak.report.severity import Severity
 from docleak.studies.shipped import GAME
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.saw import not_shown, saw, shown
+from docleak.studies.weights.verdict import advice
 from docleak.training.extraction.kept import divided
 
 TARGET = str(CHECKPOINTS / "layoutlm-released" / "target" / "last")
@@ -43,3 +45,5 @@ def test_of_a_target_that_was_trained_here_nothing_has_to_be_shown() -> None:
     assert not_shown(None) == shown(None) == ""
     few: dict[str, Any] = {"apart": Estimate(None).to_json(), "beyond": False}
     assert "too few were asked about" in not_shown(few)
+    assert "--target" in advice(Severity.UNTOLD, control=False, saw=few)[0]
+    assert "more documents" in advice(Severity.UNTOLD, control=False)[0]

@@ -62,7 +62,7 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
     planned = int(info.get("secrets", 0))
     saw = info.get("saw")
     part = verdict_of(table, copies, of=name, control=control, planned=planned, saw=saw)
-    why, todo = reasons(table, copies, answers, planned, saw), advice(part.severity, control=control)
+    why, todo = reasons(table, copies, answers, planned, saw), advice(part.severity, control=control, saw=saw)
     shown = [field.name for field in shown_fields(table.fields) if (run.folder(field.name) / WHOLE).is_file()]
     exhibits = [
         {**exhibit(run, number, units[field]), "stated": stated_of(answers, field)}

@@ -248,10 +248,14 @@ def of_answers(answers: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def advice(severity: Severity, *, control: bool) -> tuple[str, ...]:
+def advice(severity: Severity, *, control: bool, saw: Mapping[str, Any] | None = None) -> tuple[str, ...]:
     """What to do about it."""
     if control:
         return ("Compare with the same game on the model itself: what that reads beyond this is memory.",)
+    if severity is Severity.UNTOLD and not_shown(saw):
+        return (
+            "Give the pages that the target was trained on (--documents), or the target of these pages (--target).",
+        )
     if severity in (Severity.UNTOLD, Severity.UNMEASURED):
         return ("Audit more documents before you publish the weights: nothing here says that they are safe.",)
     if severity is Severity.NONE:
