@@ -443,3 +443,17 @@ def test_a_layoutlmv3_that_tags_needs_names_of_its_labels(tmp_path: Path) -> Non
     (tmp_path / "config.json").write_text(json.dumps(saved))
     with pytest.raises(ModelError, match="expected O and, for each kind of entity"):
         load_model(str(tmp_path))
+
+
+def test_a_shipped_model_is_read_once_and_each_has_its_own() -> None:
+    first, second = load_model("vt5-start"), load_model("vt5-start")
+    before = {name: value.clone() for name, value in second.module.state_dict().items()}
+    with torch.no_grad():
+        for parameter in first.module.parameters():
+            parameter.add_(1.0)
+    third = load_model("vt5-start")
+    for model in (second, third):
+        assert all(torch.equal(value, before[name]) for name, value in model.module.state_dict().items())
+    assert not {p.data_ptr() for p in first.module.parameters()} & {p.data_ptr() for p in third.module.parameters()}
+    assert [p.requires_grad for p in third.module.parameters()] == [p.requires_grad for p in second.module.parameters()]
+    assert third.name == "vt5-start" and not third.module.training

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -69,11 +70,28 @@ def load_model(
     if isinstance(source, Given):
         return _copy(source, device, image_size)
     where, revision = locate(source)
+    if source in SHIPPED and image_size is None:
+        model = deepcopy(_shipped(source, where))
+        model.module.to(device)
+        return model
     if file := resolve(ADAPTERS)(where, revision):
         return cast(
             DocumentModel,
             resolve(ADAPTED)(file, source, where, revision, device=device, image_size=image_size, seed=seed),
         )
+    return _loaded(source, where, revision, device=device, image_size=image_size, seed=seed)
+
+
+@lru_cache(maxsize=len(SHIPPED))
+def _shipped(source: str, where: str) -> DocumentModel:
+    """A shipped model, which is small, as it was first loaded in this process: copying is faster."""
+    return _loaded(source, where, None, device=torch.device("cpu"), image_size=None, seed=0)
+
+
+def _loaded(
+    source: str, where: str, revision: str | None, *, device: torch.device, image_size: tuple[int, int] | None,
+    seed: int,
+) -> DocumentModel:  # fmt: skip
     architecture = _architecture(config_at(where, revision, source), source)
     import transformers  # half a second that a party which only looks at pages need not wait
 
