@@ -89,7 +89,7 @@ def facts_of(rows: Sequence[TableRow], store: str) -> dict[str, str]:
     held: dict[str, list[str]] = {}
     for row, release in zip(rows, releases, strict=True):
         held.setdefault(release.target.data.sentence(), []).append(row.name)
-    documents = "; ".join(f"{', '.join(names)}: {said}" for said, names in held.items())
+    documents = "; ".join(f"{said} ({', '.join(dict.fromkeys(names))})" for said, names in held.items())
     documents = documents if len(held) > 1 else next(iter(held))
     facts = {"Models": ", ".join(dict.fromkeys(row.study.config.public for row in rows)),
              "Seed": f"{rows[0].study.config.seed}", "Documents": documents}  # fmt: skip
@@ -103,9 +103,11 @@ def facts_of(rows: Sequence[TableRow], store: str) -> dict[str, str]:
                 alone = all(other in (None, target) or other.name != target.name for other in others)
                 name = target.name if alone else f"{target.name}, {row.name}, {row.model}"
                 facts[name] = target.training.sentence(bool(target.epsilon)) + took
+    several = len({row.model for row in rows}) > 1
     remarks = {
-        f"{row.name}, {name}": text for row in rows for name, text in remarks_of(row.study.config, row.run).items()
-    }
+        f"{row.name}{f', {row.model}' * several}, {name}": text
+        for row in rows for name, text in remarks_of(row.study.config, row.run).items()
+    }  # fmt: skip
     return facts | remarks
 
 
