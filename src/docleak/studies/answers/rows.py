@@ -165,7 +165,9 @@ def draw(rows: Sequence[TableRow]) -> bytes:
         axis.grid(alpha=0.25)
         axis.tick_params(labelsize=7)
     first = axes[0, 0]
-    first.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=7)
+    several = len({row.model for row in rows}) > 1
+    names = [f"{row.name} ({row.model})" if several else row.name for row in rows]
+    first.set_yticks(range(len(rows)), names, fontsize=7)
     first.set_ylim(len(rows) - 0.5, -0.5)
     printed = any(row.printed for row in rows)
     words = "dots: ours; bars: 95 % intervals over providers" + "; crosses: printed in the paper" * printed
