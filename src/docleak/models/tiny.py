@@ -29,6 +29,8 @@ READER_SIZE = 224
 READER_VOCABULARY = 1200
 #: Readers that can be made wider, and the width of a head of those.
 READERS, READER_HEAD = ("vt5-start", "fedocvqa-start"), 32
+#: Their greatest width and number of layers, those of a T5-large.
+WIDEST, DEEPEST = 1024, 24
 SENTINELS = 100
 DOCVQA_TAGS = ("<s_docvqa>", "<s_question>", "</s_question>", "<s_answer>", "</s_answer>")
 
@@ -149,15 +151,16 @@ def fedocvqa_start(*, seed: int, pages: Iterable[Page]) -> FeDocVQA:
 def widened(asked: Wider, out: Path) -> None:
     """Write a reader like ``asked.base``, a shipped one, with its tokenizer, but of the width and layers asked for.
 
-    Heads are 32 wide, and feed-forward layers twice the width. ModelError for another model, a width that 32 does not
-    divide into four or more, or no layer.
+    Heads are 32 wide, and feed-forward layers twice the width. ModelError for another model, and for sizes out of
+    range.
     """
     if asked.base not in READERS:
         raise ModelError(f"a wider {asked.base!r} cannot be made; expected one of {', '.join(READERS)}.")
-    if asked.width % READER_HEAD or asked.width < 4 * READER_HEAD or min(asked.layers, asked.decoder) < 1:
+    wide = range(4 * READER_HEAD, WIDEST + 1, READER_HEAD)
+    if asked.width not in wide or not all(1 <= layers <= DEEPEST for layers in (asked.layers, asked.decoder)):
         raise ModelError(
-            f"{asked.title}: expected a width of {4 * READER_HEAD} or more that {READER_HEAD} divides, and a layer or "
-            "more of each."
+            f"{asked.title}: expected a width of {wide[0]} to {WIDEST} that {READER_HEAD} divides, and 1 to {DEEPEST} "
+            "layers of each."
         )
     base = load_model(asked.base)
     assert isinstance(base, T5Reader)
