@@ -29,10 +29,11 @@ from docleak.report.measure import (
     shift,
 )
 from docleak.report.severity import Severity
+from docleak.studies.answers.clear import unsound, unsound_of_providers
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED, CONFIDENCE, NO_GUESS
 from docleak.studies.answers.record import Record, best_attack, measured_in, not_measured, numbers_in
-from docleak.studies.answers.verdict import fields_known, severity_of, unsound, unsound_of_providers
+from docleak.studies.answers.verdict import fields_known, severity_of
 
 #: Measures of documents, and the rates of a score that they are the greatest of.
 OF_DOCUMENTS = {DOCUMENT_AUC: "auc", DOCUMENT_TPR_10: "tpr_at_10_fpr", DOCUMENT_TPR_1: "tpr_at_1_fpr"}

@@ -27,7 +27,7 @@ from docleak.privacy.budget import noise_for
 from docleak.privacy.empirical import LowerBound, held_against
 from docleak.privacy.mechanism import Mechanism, Participation, Unit
 from docleak.privacy.second import Accountant
-from docleak.studies.answers.config import CONTROL, WITHOUT_MODEL, AnswersConfig, Release
+from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.counting import by_key, by_provider, part_of, size_of
 from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of, recorded, sides_of, strangers
 from docleak.studies.answers.heatmap import heat_maps, known_in, ranked_fields
@@ -57,9 +57,7 @@ from docleak.studies.answers.red import (
 from docleak.studies.answers.replies import remembering
 from docleak.studies.answers.shipped import SHIPPED
 from docleak.studies.answers.store import Bill, bill_of, division_of, trained
-from docleak.studies.answers.whose import by_losses, by_record, seen_by_public
 from docleak.studies.study import BY_PROVIDER
-from docleak.training.lineage import fingerprints_of
 
 #: Delta of a measured epsilon where no claim says another.
 DELTA = 1e-5
@@ -136,21 +134,6 @@ class Bench:
         """Asks that model, or finds what it said before."""
         view = AnswersView(load_model(model, device=self.device), scores=True)
         return remembering(view, self.place / "replies")
-
-    @property
-    def taken_on_trust(self) -> bool:
-        """Whether only the division says whose documents the release saw: it is no control, and not of docleak's own
-        making."""
-        c = self.config
-        told = self.release.label == CONTROL or self.release.target is not None or c.division in ("", SHIPPED)
-        return not told and not set(c.measures) <= {*WITHOUT_MODEL, "utility"}
-
-    def whose(self) -> dict[str, Any]:
-        """What shows that it saw them; see ``studies.answers.whose``."""
-        public = seen_by_public(self.blue_red, fingerprints_of(self.config.public) if self.config.public else None)
-        if known := fingerprints_of(self.bill.model):
-            return {**by_record(self.blue_red, known), **public}
-        return by_losses(self.blue_red, self.ask_target, self.ask_public, seed=self.config.seed) | public
 
     @cached_property
     def sides(self) -> Sides:

@@ -38,6 +38,7 @@ from docleak.studies.answers.red import draw_providers
 from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
 from docleak.studies.answers.store import division_of, issuers_of, rounds_done
 from docleak.studies.answers.targets import CENTRAL, NONE, Data, Target, target_of
+from docleak.studies.answers.whose import whose
 from docleak.studies.study import (
     BY_PROVIDER,
     PLACEHOLDER,
@@ -154,9 +155,19 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             if name not in WITHOUT_MODEL:
                 record["bill"] = bench.bill.to_json()
             tell(number)
-        if bench.taken_on_trust:
-            record["whose"] = bench.whose()
+        if self._taken_on_trust(unit.what):
+            record["whose"] = whose(
+                bench.blue_red, bench.bill.model, self.config.public, lambda: (bench.ask_target, bench.ask_public),
+                seed=self.config.seed,
+            )  # fmt: skip
         return record, images
+
+    def _taken_on_trust(self, release: Release) -> bool:
+        """Whether only the division says whose documents the release saw: it is no control, and not of docleak's own
+        making."""
+        c = self.config
+        told = release.label == CONTROL or release.target is not None or c.division in ("", shipped.SHIPPED)
+        return not told and not set(c.measures) <= {*WITHOUT_MODEL, "utility"}
 
     def progress(self, unit: Unit, run: Run) -> str:
         """Rounds of the target's training."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-
-from scipy.stats import norm
 
 from docleak.metrics.estimate import Estimate
 from docleak.report.severity import Severity
+from docleak.studies.answers.clear import (
+    CLEARLY,
+    ERROR,
+    counted,
+    documents_told,
+    no_all_clear,
+    providers_not_excluded,
+    sure_low,
+)
 from docleak.studies.answers.record import (
     Record,
     best_attack,
@@ -18,7 +24,7 @@ from docleak.studies.answers.record import (
     numbers_in,
     surest_score,
 )
-from docleak.studies.answers.whose import evidence, mistaken
+from docleak.studies.answers.whose import evidence
 
 LABELS = {
     Severity.SEVERE: "Remembers providers",
@@ -29,15 +35,6 @@ LABELS = {
 FIELDS_KNOWN, TOLD, DIFFERENT = (
     "Knows fields of its documents", "Tells its documents from others", "The sets differ without the model"
 )  # fmt: skip
-#: AUC from which documents are told apart severely, and so many others without which "nothing found" is not said: they
-#: do not resolve a false positive rate of 1 %. Of fewer right answers than this share nothing is concluded.
-CLEARLY, ENOUGH, LEAST_RIGHT = 0.75, 100, 0.1
-#: Of providers "nothing found" is not said where it is not excluded that so large a share of members' hidden values is
-#: told, or that an attack is right about more than CLEARLY of the providers.
-TOLD_AT_MOST = 0.1
-#: How often chance alone may set a release's label by the numbers of its providers, whichever; by its measured epsilon;
-#: by the scores of its documents.
-ERROR = 0.05
 #: Instead of the label of PARTIAL where membership does not show, and of a control.
 DISCLOSES, YARDSTICK = "Says values of its training", "Control: trained on none of them"
 
@@ -56,35 +53,10 @@ def confidence_of(records: Sequence[Record]) -> int:
     """With how much confidence, in percent, the label of each release is beyond chance: ERROR for each of what may set
     it, the numbers of providers (all of them together), the measured epsilon and the scores of documents."""
     kinds = (
-        any(_providers(record) for record in records), any(measured_in(record) is not None for record in records),
+        any(counted(record) for record in records), any(measured_in(record) is not None for record in records),
         any("documents" in record for record in records),
     )  # fmt: skip
     return round(100 * (1 - ERROR * sum(kinds)))
-
-
-def _providers(record: Record) -> int:
-    """How many numbers of providers may set the label: the gap of each key, each attack, and two of new answers."""
-    parts = (len(record.get(measure, {}).get("numbers", {})) for measure in ("memorisation", "membership"))
-    return sum(parts) + 2 * ("gap" in record)
-
-
-def _sure_low(number: Estimate, record: Record) -> float:
-    """The lower end that holds of all numbers of providers at once (Bonferroni): that of the two-sided 95 % interval,
-    stretched as if it were a normal distribution's; -inf where there is none."""
-    if number.value is None or number.low is None:
-        return -math.inf
-    return number.value - _stretch(record) * (number.value - number.low)
-
-
-def _sure_high(number: Estimate, record: Record) -> float:
-    """The upper end, likewise; inf where there is none."""
-    if number.value is None or number.high is None:
-        return math.inf
-    return number.value + _stretch(record) * (number.high - number.value)
-
-
-def _stretch(record: Record) -> float:
-    return max(1.0, float(norm.isf(ERROR / max(1, _providers(record))) / norm.isf(0.025)))
 
 
 def _severity_of_documents(record: Record) -> Severity:
@@ -94,52 +66,9 @@ def _severity_of_documents(record: Record) -> Severity:
     low = best_score(record)[1].low or 0.0
     if fields_known(record) or low >= CLEARLY:
         return Severity.SEVERE
-    if _documents_told(record):
+    if documents_told(record):
         return Severity.PARTIAL
     return Severity.UNTOLD if no_all_clear(record) else Severity.NONE
-
-
-def unsound(record: Record) -> str:
-    """Why low scores say nothing of the release: it may be another model than the one that saw these documents, or one
-    that guesses; "" where nothing speaks for that."""
-    of = record["documents"]
-    if of["strangers"]:
-        return (
-            f"the release's own record of its training knows no provider of {of['strangers']} of the {of['members']} "
-            "documents that are said to be trained on"
-        )
-    if any((one["auc"].high or 1.0) < 0.5 for one in numbers_in(record, "documents").values()):
-        return "a score is surely higher for the others: were the two sets given the wrong way round?"
-    if of["answered"] < LEAST_RIGHT:
-        return f"it answers {100 * of['answered']:.0f} % of the questions right, and a model that guesses shows nothing"
-    if "learnt" not in of:
-        return "nothing shows that it was trained on these documents: give the model before the training (--public)"
-    if not (Estimate.of_json(of["learnt"]).low or 0.0) > 0:
-        return (
-            "on the documents said to be trained on its loss is not below the public model's, as if it never saw them"
-        )
-    if not (of["recorded"] or _documents_told(record)):
-        return (
-            "nothing of the release says that it was trained on these documents, and no score tells them from others: "
-            "it may have seen others, or kept too little to show it"
-        )
-    return ""
-
-
-def _documents_told(record: Record) -> bool:
-    """Whether a score surely tells documents that were trained on."""
-    return (best_score(record)[1].low or 0.0) > 0.5 or surest_score(record)[1] > 0.01
-
-
-def no_all_clear(record: Record) -> str:
-    """Why it is not said that nothing was found, where no score tells the documents; "" where it may be."""
-    of, highs = record["documents"], [one["auc"].high for one in numbers_in(record, "documents").values()]
-    most = max((1.0 if high is None else high for high in highs), default=1.0)
-    if why := unsound(record):
-        return why
-    if of["others"] < ENOUGH:
-        return f"{of['others']} others do not resolve 1 % false alarms, which takes {ENOUGH}"
-    return f"so few documents do not exclude an AUC of {most:.2f}" if most > CLEARLY else ""
 
 
 def fields_known(record: Record) -> bool:
@@ -152,7 +81,7 @@ def fields_known(record: Record) -> bool:
 
 def _severity_of_providers(record: Record) -> Severity:
     gaps = [of["gap_acc"] for of in numbers_in(record, "memorisation").values()]
-    if any(_sure_low(gap, record) > 0 for gap in gaps):
+    if any(sure_low(gap, record) > 0 for gap in gaps):
         return Severity.SEVERE
     if _tells_members(record) or _disclosed(record):
         return Severity.PARTIAL
@@ -164,48 +93,6 @@ def _severity_of_providers(record: Record) -> Severity:
     if measured and all(measured):
         return Severity.UNTOLD if providers_not_excluded(record) else Severity.NONE
     return Severity.UNTOLD if any(measured) else Severity.UNMEASURED
-
-
-def unsound_of_providers(record: Record) -> str:
-    """Why what does not show of providers says nothing of the release: it may have seen others' documents, or members
-    and others are taken for each other; "" where nothing speaks for that."""
-    if "whose" in record and (why := mistaken(record["whose"])):
-        return why
-    if _the_wrong_way(record):
-        return "others' are surely answered better than members': were the two given the wrong way round?"
-    if _by_the_public_model(record):
-        return (
-            "members' new documents are surely answered better, but as much so by the public model: they are easier, "
-            "or it saw them, too"
-        )
-    return ""
-
-
-def _by_the_public_model(record: Record) -> bool:
-    """Whether members are surely answered better, and not surely by what training added to the public model."""
-    gap = numbers_in(record, "gap").get("", {})
-    surely = {
-        side: any(_sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if f"{side}_{of}" in gap)
-        for side in ("gap", "beyond")
-    }
-    return "beyond_acc" in gap and surely["gap"] and not surely["beyond"]
-
-
-def providers_not_excluded(record: Record) -> str:
-    """Why it is not said that nothing was found of providers, where neither memory nor membership shows; "" where it
-    may be said."""
-    if why := unsound_of_providers(record):
-        return why
-    for key, of in numbers_in(record, "memorisation").items():
-        gap = of["gap_acc"]
-        if gap.high is not None and gap.high > TOLD_AT_MOST:
-            return (
-                f"so few documents do not exclude that {100 * gap.high:.0f} % of the {key.replace('_', ' ')}s are told"
-            )
-    best = best_attack(record)
-    if best is not None and best.accuracy.high is not None and best.accuracy.high > CLEARLY:
-        return f"so few providers do not exclude an attack that is right about {100 * best.accuracy.high:.0f} % of them"
-    return ""
 
 
 def said_of(record: Record) -> str:
@@ -245,20 +132,9 @@ def _tells_members(record: Record) -> bool:
     """Whether an attack, the gap between answers or the measured epsilon tells members from others."""
     best, gap = best_attack(record), numbers_in(record, "gap").get("", {})
     side = "beyond" if "beyond_acc" in gap else "gap"
-    better = any(_sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if gap)
-    beyond = best is not None and _sure_low(best.accuracy, record) > best.chance
+    better = any(sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if gap)
+    beyond = best is not None and sure_low(best.accuracy, record) > best.chance
     return beyond or better or (measured_in(record) or 0) > 0
-
-
-def _the_wrong_way(record: Record) -> bool:
-    """Whether what would tell members tells others, beyond chance."""
-    best, gap = best_attack(record), numbers_in(record, "gap").get("", {})
-    side = "beyond" if "beyond_acc" in gap else "gap"
-    answered = [gap[f"{side}_{of}"] for of in ("acc", "anls") if gap]
-    answered += [of["gap_acc"] for of in numbers_in(record, "memorisation").values()]
-    return any(_sure_high(one, record) < 0 for one in answered) or (
-        best is not None and _sure_high(best.accuracy, record) < best.chance
-    )
 
 
 def _disclosed(record: Record) -> dict[str, tuple[int, int]]:

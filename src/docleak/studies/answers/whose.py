@@ -8,7 +8,7 @@ others nothing does, but a model that was trained on some documents is less surp
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.memorisation import difference
 from docleak.privacy.lineage import Fingerprints
 from docleak.report.measure import measured, share_of
+from docleak.training.lineage import fingerprints_of
 
 #: So many providers' documents are asked about on either side, one of each.
 ASKED = 60
@@ -32,6 +33,17 @@ ASKED = 60
 DRAW = 33
 #: The share of the members whom a record may not know: a training holds a fifth of the documents back by itself.
 HELD_BACK = 0.25
+
+
+def whose(
+    blue_red: BlueRed, model: str, public: str, askers: Callable[[], tuple[Asker, Asker | None]], *, seed: int
+) -> dict[str, Any]:
+    """What shows that the release ``model`` saw the members' documents and nobody else's: its record, or, without one,
+    what it and the public model say when they are asked; and whether the public model's record knows members."""
+    start = seen_by_public(blue_red, fingerprints_of(public) if public else None)
+    if known := fingerprints_of(model):
+        return {**by_record(blue_red, known), **start}
+    return by_losses(blue_red, *askers(), seed=seed) | start
 
 
 def by_record(blue_red: BlueRed, known: Fingerprints) -> dict[str, int]:
