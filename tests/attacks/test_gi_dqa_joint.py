@@ -84,7 +84,7 @@ def test_where_the_typeface_is_missing_pixels_are_optimised_from_the_drawing(cas
     assert finding.history[0][0] > 1 and finding.history[-1][0] == 9
     drawn = replace(WORDS, typefaces=("roboto",)).run(case.view, case.knowledge, budget=9, generator=generator())
     at_random = SHORT.run(case.view, case.knowledge, budget=9, generator=generator())
-    assert finding.matching <= drawn.matching < at_random.matching
+    assert finding.matching <= drawn.matching * (1 + 1e-5) < at_random.matching  # rounding differs between processors
     assert drawn.explained < ATTACK.enough
     again = attack.run(case.view, case.knowledge, budget=9, generator=generator())
     assert torch.equal(again.pixels, finding.pixels)

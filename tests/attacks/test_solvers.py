@@ -65,7 +65,8 @@ def test_finds_a_minimum_on_the_bounds(name: str) -> None:
     wanted = bounded_minimum(OUTSIDE)
     assert wanted[0] == 1 and wanted[2] == 0 and 0 < wanted[1] < 1
     minimum = SOLVERS[name].minimise(Quadratic(OUTSIDE), start(), budget=400)
-    torch.testing.assert_close(minimum, wanted, atol=0.02 if "adam" in name else 1e-4, rtol=0)
+    tolerance = 0.02 if "adam" in name else 2e-4  # in float32, where rounding differs between processors
+    torch.testing.assert_close(minimum, wanted, atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize("name", BOUNDED)
