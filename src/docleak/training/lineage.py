@@ -93,6 +93,20 @@ def fingerprints_of(source: str) -> Fingerprints | None:
     return None if folder is None else read_fingerprints(folder.absolute().parent)
 
 
+def record_of(source: str) -> Fingerprints | None:
+    """The fingerprints of the trainings that a model's own lineage lists, or None: there are none, or its weights are
+    others than its lineage was written for, so that they may be another training's."""
+    folder, known = folder_of(source), fingerprints_of(source)
+    if folder is None or known is None or not (folder / CARD).is_file():
+        return None
+    trainings = lineage_of(source).trainings
+    hashes = {one.identity: of for one in trainings if (of := known.of(one)) is not None}
+    if not hashes:
+        return None
+    saved = read_json_object(folder / CARD, error=PrivacyError, advice=ADVICE)[KEY]
+    return replace(known, hashes=hashes) if saved["weights"] == weights_digest(folder) else None
+
+
 def read_fingerprints(run: Path) -> Fingerprints | None:
     """The fingerprints in a run's folder, or None."""
     file = run / PROVIDERS

@@ -25,7 +25,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import auc
 from docleak.models import load_model
 from docleak.models.lora import Lora, adapt
-from docleak.privacy.lineage import Fingerprints
+from docleak.privacy.lineage import PUBLIC, Fingerprints, Lineage, Trained
 from docleak.report.page import write_report
 from docleak.report.policy import Policy, Rule, check, overall
 from docleak.report.severity import overall as verdict_of
@@ -46,7 +46,7 @@ from docleak.studies.answers.replies import remembering
 from docleak.studies.answers.study import AnswersStudy
 from docleak.studies.answers.verdict import said_of, sentences, severity_of
 from docleak.studies.engine import carry_out
-from docleak.training.lineage import write_fingerprints
+from docleak.training.lineage import write_fingerprints, write_lineage
 
 MODEL = "vt5-public"
 
@@ -330,8 +330,14 @@ def test_what_shows_that_a_release_saw_its_documents(pages: list[Page], tmp_path
     model = tmp_path / "run" / "model"
     model.mkdir(parents=True)
     known = {provider_key(of[0].provider) for of in sides.members.values()}
-    write_fingerprints(model.parent, Fingerprints().with_names("a", known))
+    (model / "model.safetensors").write_bytes(b"weights")
+    whose = Fingerprints().with_names("a", known)
+    write_fingerprints(model.parent, whose)
+    assert not recorded(sides, str(model)), "no lineage says whose training that is"
+    write_lineage(model, Lineage(PUBLIC, "x", (Trained("a", "a training", None, providers=whose.digest("a")),)))
     assert strangers(sides, str(model)) == 0 and recorded(sides, str(model))
+    (model / "model.safetensors").write_bytes(b"another model's")
+    assert not recorded(sides, str(model)), "another model was put into the folder"
     missing = provider_key(next(iter(sides.members.values()))[0].provider)
     write_fingerprints(model.parent, Fingerprints().with_names("a", known - {missing}))
     assert strangers(sides, str(model)) == sum(provider_key(of[0].provider) == missing for of in sides.members.values())

@@ -31,7 +31,7 @@ from docleak.models.base import DocumentModel
 from docleak.report.measure import measured, share_of
 from docleak.spec import counted_words
 from docleak.studies.answers.shipped import SHIPPED, document_pairs
-from docleak.training.lineage import fingerprints_of
+from docleak.training.lineage import fingerprints_of, record_of
 
 LEVEL, RESAMPLES = 0.95, 4000
 #: Words of a page, with fewer of which others may well have the same.
@@ -171,7 +171,7 @@ def strangers(sides: Sides, release: str) -> int:
 
 def recorded(sides: Sides, release: str) -> bool:
     """Whether the release's own record knows the providers of all members, or docleak does: of the pages it ships."""
-    known = fingerprints_of(release)
+    known = record_of(release)
     return known is not None and all(name and known.knows(name) for name in _providers(sides))
 
 

@@ -25,7 +25,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.memorisation import difference
 from docleak.privacy.lineage import Fingerprints
 from docleak.report.measure import measured, share_of
-from docleak.training.lineage import fingerprints_of
+from docleak.training.lineage import fingerprints_of, record_of
 
 #: So many providers' documents are asked about on either side, one of each.
 ASKED = 60
@@ -41,7 +41,7 @@ def whose(
     """What shows that the release ``model`` saw the members' documents and nobody else's: its record, or, without one,
     what it and the public model say when they are asked; and whether the public model's record knows members."""
     start = seen_by_public(blue_red, fingerprints_of(public) if public else None)
-    if known := fingerprints_of(model):
+    if known := record_of(model):
         return {**by_record(blue_red, known), **start}
     return by_losses(blue_red, *askers(), seed=seed) | start
 
