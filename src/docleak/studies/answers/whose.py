@@ -21,14 +21,11 @@ from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page
 from docleak.documents.pages import joined, provider_names
-from docleak.metrics.estimate import Estimate
-from docleak.metrics.memorisation import difference
 from docleak.privacy.lineage import Fingerprints
-from docleak.report.measure import measured, share_of
+from docleak.report.measure import measured
+from docleak.studies.surprise import ASKED, apart, in_words, surely
 from docleak.training.lineage import fingerprints_of, record_of
 
-#: So many providers' documents are asked about on either side, one of each.
-ASKED = 60
 #: Keeps the draw of these apart from others of the same seed.
 DRAW = 33
 #: The share of the members whom a record may not know: a training holds a fifth of the documents back by itself.
@@ -66,12 +63,10 @@ def by_losses(blue_red: BlueRed, release: Asker, public: Asker | None, *, seed: 
     """By how much the release's loss on members' training documents is below that on others' documents, in nats
     ("apart"), after what the public model's is where there is one: over providers, with its interval."""
     known = joined([load_pages(f"folder:{silo}", seed=0) for silo in blue_red.silos.values()])
-    both = [
-        share_of(measured(_losses(_drawn(pages, seed), release, public)), np.random.default_rng((seed, DRAW)),
-                 of="providers", share=False)
-        for pages in (blue_red.pages(RED_NEGATIVE), known)
-    ]  # fmt: skip
-    return {"public": public is not None, "apart": difference(*both).to_json()}
+    said, others = (
+        measured(_losses(_drawn(pages, seed), release, public)) for pages in (known, blue_red.pages(RED_NEGATIVE))
+    )
+    return {"public": public is not None, "apart": apart(said, others, (seed, DRAW), of="providers")}
 
 
 def _drawn(pages: Sequence[Page], seed: int) -> list[Item]:
@@ -115,7 +110,7 @@ def mistaken(whose: Mapping[str, Any]) -> str:
                 "trained on: is this the division that it was trained with?"
             )
         return ""
-    if (Estimate.of_json(whose["apart"]).low or 0.0) > 0:
+    if surely(whose["apart"]):
         return ""
     return (
         "nothing of the release says whose documents it saw, and its loss on members' training documents is not surely "
@@ -141,8 +136,4 @@ def evidence(whose: Mapping[str, Any]) -> str:
 
 
 def _apart(whose: Mapping[str, Any]) -> str:
-    apart = Estimate.of_json(whose["apart"])
-    if apart.value is None or apart.low is None or apart.high is None:
-        return "too few were asked about"
-    after = ", after the public model's" if whose["public"] else ""
-    return f"by {apart.value:.2f} nats [{apart.low:.2f}, {apart.high:.2f}]{after}"
+    return in_words(whose["apart"], "the public model's" if whose["public"] else "")

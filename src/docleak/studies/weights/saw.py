@@ -13,22 +13,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from docleak.documents.page import Page
-from docleak.metrics.estimate import Estimate
-from docleak.metrics.memorisation import difference
 from docleak.models.encoders.loading import load_encoder
 from docleak.models.encoders.model import EncoderModel
 from docleak.models.encoders.questions import suits
 from docleak.models.encoders.tasks import entities_of, label_of
 from docleak.models.encoders.tokens import TokenPage
-from docleak.report.measure import measured, share_of
+from docleak.report.measure import measured
+from docleak.studies.surprise import ASKED, apart, in_words, surely
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.game import game_of
 from docleak.training.extraction.fit import validate
 from docleak.training.extraction.kept import divided
 
 T = TypeVar("T")
-#: So many pages of either kind are asked about.
-ASKED = 60
 #: Keeps the draw of these apart from others of the same seed.
 DRAW = 34
 
@@ -41,12 +38,14 @@ def saw(config: WeightsConfig, device: str) -> dict[str, Any]:
     if target.task == "mlm":
         start = load_encoder(str(game.fitting.model), task="mlm", vision=target.config.vision, device=device)
     public = (page for page in _shuffled(divided(config.public_data()).pages, config) if _asked(page, target))
-    told = []
-    for pages in (map(target.encode, public), _shuffled(list(game.pages.values()), config)):
-        some = islice(pages, ASKED)
-        by = measured([(page.document or page.name, _loss(page, target, start, config.seed), 1) for page in some])
-        told.append(share_of(by, np.random.default_rng((config.seed, DRAW)), of="documents", share=False))
-    return {"apart": difference(*told).to_json(), "beyond": start is not None}
+    private = _shuffled(list(game.pages.values()), config)
+    said, others = (
+        measured([
+            (page.document or page.name, _loss(page, target, start, config.seed), 1) for page in islice(pages, ASKED)
+        ])
+        for pages in (private, map(target.encode, public))
+    )  # fmt: skip
+    return {"apart": apart(said, others, (config.seed, DRAW), of="documents"), "beyond": start is not None}
 
 
 def _shuffled(pages: Sequence[T], config: WeightsConfig) -> Iterator[T]:
@@ -74,7 +73,7 @@ def _loss(page: TokenPage, target: EncoderModel, start: EncoderModel | None, see
 def not_shown(told: Mapping[str, Any] | None) -> str:
     """Why nothing read says nothing of the target: nothing shows that it saw the pages; "" where its losses do, or
     where it was trained here."""
-    if not told or (Estimate.of_json(told["apart"]).low or 0.0) > 0:
+    if not told or surely(told["apart"]):
         return ""
     return (
         f"nothing shows that the target was trained on these pages: its loss there is not surely below that on public "
@@ -94,8 +93,4 @@ def shown(told: Mapping[str, Any] | None) -> str:
 
 
 def _apart(told: Mapping[str, Any]) -> str:
-    apart = Estimate.of_json(told["apart"])
-    if apart.value is None or apart.low is None or apart.high is None:
-        return "too few were asked about"
-    after = ", after the loss of the model that public data begin with" if told["beyond"] else ""
-    return f"by {apart.value:.2f} nats [{apart.low:.2f}, {apart.high:.2f}]{after}"
+    return in_words(told["apart"], "the loss of the model that public data begin with" if told["beyond"] else "")
