@@ -64,6 +64,7 @@ class Rung:
     size: tuple[int, int] = (256, 256)
     fields: int = 2
     attack: str = "gi-dqa"
+    draws: int = 16
     sent: tuple[str, ...] = ()
     budget: int = 100
 
@@ -88,7 +89,7 @@ RUNGS = {
     "57,525 tokens": replace(TINY, vocabulary=57525),
     "default weights": replace(TINY, spread=False),
     "float64": replace(TINY, double=True),
-    "4 draws": replace(TINY, attack="gi-dqa:draws=4"),
+    "4 draws": replace(TINY, draws=4),
     "light start": replace(TINY, attack="gi-dqa:start=light"),
     "blocks 2-2-2-2": FOUR,
     "blocks 2-2-2-2, all layers matched": replace(FOUR, attack="gi-dqa:layers=all"),
@@ -138,6 +139,13 @@ def page_of(rung: Rung, seed: int) -> Page:
     return replace(page, fields=tuple(replace(field, private=field.key in kept) for field in page.fields))
 
 
+def attack_of(rung: Rung) -> GradientAttack:
+    """The attack of a rung, with as many draws for the whitening as it says."""
+    attack = ATTACKS.load(rung.attack)
+    assert isinstance(attack, GradientAttack)
+    return replace(attack, whitening=replace(attack.whitening, draws=rung.draws))
+
+
 class Read(Exception):
     """Ends an attack that has nothing left to find."""
 
@@ -173,8 +181,7 @@ def climb(rung: Rung, seed: int) -> dict[str, Any]:
         if exact >= ceiling:
             raise Read
 
-    attack = ATTACKS.load(rung.attack)
-    assert isinstance(attack, GradientAttack)
+    attack = attack_of(rung)
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.rand(int(private.sum()), generator=generator).to(kind)
     start = template.clone()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scripts.donut_ladder import BASE, FOUR, RUNGS, TINY, as_markdown, build, climb, page_of
+from scripts.donut_ladder import BASE, FOUR, RUNGS, TINY, as_markdown, attack_of, build, climb, page_of
 from scripts.donut_memory import UNCOUNTED, WAYS, largest, peaks
 
 
@@ -12,6 +12,8 @@ def test_a_rung_differs_from_its_neighbour_in_what_its_name_says() -> None:
     assert [field.key for field in page_of(TINY, 0).private_fields] == [
         field.key for field in page_of(RUNGS["all fields"], 0).private_fields
     ][:2]
+    draws = {name: attack_of(rung).whitening.draws for name, rung in RUNGS.items()}
+    assert {name for name, count in draws.items() if count != 16} == {"4 draws"} and draws["4 draws"] == 4
     assert RUNGS["Donut-base"] == BASE and build(FOUR, 0).module.config.encoder.depths == [2, 2, 2, 2]
 
 
