@@ -13,6 +13,7 @@ import argparse
 import gc
 from bisect import bisect_left
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -33,6 +34,7 @@ CLIENT = "the client's own gradient"
 WAYS = ("all layers", "shallow", "shallow, recompute=yes", CLIENT, f"{CLIENT}, recomputed")
 
 
+@cache
 def peaks(rung: Rung, way: str) -> tuple[float, float]:
     """GB of the weights and the gradient sent, and the most that one evaluation holds with them.
 
