@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +25,12 @@ from docleak.training.objectives.tasks import QUESTIONS
 
 #: Made-up pages that no client has, whose fields show how often a bag holds a value by chance.
 CONTROLS, CONTROL_SEED = 12, 987_654
+
+
+@cache
+def controls() -> tuple[Page, ...]:
+    """The CONTROLS pages."""
+    return tuple(make_pages(CONTROLS, seed=CONTROL_SEED))
 
 
 def words_of(case: UpdateCase, others: Sequence[CapturedUpdate] = (), local: str = "") -> dict[str, Any]:
@@ -65,7 +72,7 @@ def words_in(
     if case is not None and told.get("rounds", 1) > 1:
         truth = Truth(model, case.pages, case.examples)
     true = set().union(*(tokens_of(model, example) for example in truth.inputs))
-    made_up = list(make_pages(CONTROLS, seed=CONTROL_SEED))
+    unknown = controls()
     *fields, unwritten = _covered(model, bag, list({page.name: page for page in truth.pages}.values()))
     return {
         "exact": bag.exact,
@@ -79,8 +86,8 @@ def words_in(
         },
         "fields": fields,
         "unwritten": unwritten,
-        "control": _covered(model, bag, made_up)[:2],
-        "control_tokens": _by_chance(model, bag, made_up, len(truth.examples)),
+        "control": _covered(model, bag, unknown)[:2],
+        "control_tokens": _by_chance(model, bag, unknown, len(truth.examples)),
     }
 
 
@@ -115,7 +122,8 @@ def _read(
 
 def _by_chance(model: DocumentModel, bag: Bag, pages: Sequence[Page], count: int) -> list[float]:
     """For sets of ``count`` questions about made-up pages: tokens in bag and set, as a share of those in either."""
-    asked = [tokens_of(model, model.encode(model.fit(page), question)) for page in pages for question in page.questions]
+    fitted = [model.fit(page) for page in pages]
+    asked = [tokens_of(model, model.encode(page, question)) for page in fitted for question in page.questions]
     sets = [set().union(*asked[at : at + count]) for at in range(0, len(asked), max(1, len(asked) // CONTROLS))]
     ids = set(bag.tokens)
     return [len(ids & tokens) / max(1, len(ids | tokens)) for tokens in sets]
