@@ -483,8 +483,8 @@ def _without_drawn(value: object) -> object:
     if isinstance(value, dict):
         drawn = {key for key in DRAWN & value.keys() if re.fullmatch("[0-9a-f]{16,64}", str(value[key]))}
         kept = {key: "(drawn)" if key in drawn else _without_drawn(inner) for key, inner in value.items()}
-        if "hashes" in kept:
-            kept["hashes"] = [len(names) for names in value["hashes"].values()]
+        for hashed in {"hashes", "idle"} & kept.keys():
+            kept[hashed] = [len(names) for names in value[hashed].values()]
         if "sources" in kept:  # a training may go on from another one's model, beside which its drawn name stands
             kept["sources"] = list(value["sources"])
         return kept

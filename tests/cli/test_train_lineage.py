@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from docleak.documents.names import provider_key
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.mechanism import Mechanism
+from docleak.training.lineage import fingerprints_of, record_of
 
 Command = Callable[..., tuple[Any, str, str]]
 SMALL = ("--rounds", 1, "--max-steps", 1, "--batch-size", 2, "--evaluate-every", 0, "--holdout", 0, "--no-capture")
@@ -85,6 +87,31 @@ def test_other_providers_are_told_from_the_same(train: Callable[..., dict[str, A
     shutil.copytree(tmp_path / "first" / "model", tmp_path / "copied" / "model")
     unknown = train("unknown-run", "copied/model", *PRIVATE, silos="apart")["privacy"]
     assert "as if each provider were in all of them" in unknown["claim"] and unknown["epsilon"] > 8
+
+
+def test_whom_no_round_drew_the_model_never_saw(train: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    """The claim counts them, for they could have been drawn; who asks whose data the model saw is not told of them."""
+    train("run", "vt5-start", "--participation", 0.5)
+    (drawn,) = json.loads((tmp_path / "run" / "units" / "round-0001" / "unit.json").read_text())["clients"]
+    saw = record_of(str(tmp_path / "run" / "model"))
+    known = fingerprints_of(str(tmp_path / "run" / "model"))
+    assert saw is not None and known is not None
+    silos = {silo.name: providers_in(silo) for silo in (tmp_path / "silos").iterdir() if silo.is_dir()}
+    (idle,) = (silo for silo in silos if silo != drawn["silo"])
+    assert silos[idle] - silos[drawn["silo"]], "nothing to tell apart"
+    assert all(map(saw.knows, silos[drawn["silo"]]))
+    assert not any(map(saw.knows, silos[idle] - silos[drawn["silo"]]))
+    assert all(map(known.knows, silos[idle]))
+    train("run", "vt5-start", "--participation", 0.5, "--rounds", 6)
+    saw = record_of(str(tmp_path / "run" / "model"))
+    rounds = [json.loads(file.read_text()) for file in (tmp_path / "run" / "units").glob("round-*/unit.json")]
+    assert len({client["silo"] for of in rounds for client in of["clients"]}) == 2, "take another number of rounds"
+    assert saw is not None and all(map(saw.knows, silos[idle]))
+
+
+def providers_in(silo: Path) -> set[str]:
+    lines = [json.loads(line) for file in silo.rglob("pages.jsonl") for line in file.read_text().splitlines()]
+    return {provider_key(line["provider"]) for line in lines}
 
 
 def rename(silos: Path, out: Path) -> None:

@@ -114,21 +114,35 @@ class Fingerprints:
     """Whose data each training saw: keyed hashes of providers' names by the training's identity, all with one key.
 
     Whoever has the key can test a name. So this is private to those who hold the data, and never beside the weights.
+    ``idle`` are those of a federated training's ``hashes`` whose clients no round drew: they could have been trained
+    on, which is what a privacy claim counts, and were not.
     """
 
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    idle: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def with_names(self, identity: str, names: Iterable[str]) -> Fingerprints:
         """With providers of one training more, beside those that it is known to have; names as spellings share them."""
-        digests = (hmac.new(self.key, name.encode("utf-8", "backslashreplace"), hashlib.sha256) for name in names)
-        together = self.hashes.get(identity, frozenset()).union(digest.hexdigest() for digest in digests)
+        together = self.hashes.get(identity, frozenset()).union(map(self._hash, names))
         return replace(self, hashes={**self.hashes, identity: together})
 
+    def with_idle(self, identity: str, names: Iterable[str]) -> Fingerprints:
+        """With these of a training's providers as those whose clients no round has drawn, and no others."""
+        return replace(self, idle={**self.idle, identity: frozenset(map(self._hash, names))})
+
+    def drawn(self) -> Fingerprints:
+        """Of every training those that it was trained on: without the idle ones."""
+        left = {name: of - self.idle.get(name, frozenset()) for name, of in self.hashes.items()}
+        return replace(self, hashes=left, idle={})
+
     def knows(self, name: str) -> bool:
-        """Whether any of the trainings saw data of that provider."""
-        digest = hmac.new(self.key, name.encode("utf-8", "backslashreplace"), hashlib.sha256).hexdigest()
+        """Whether any of the trainings saw, or could have seen, data of that provider."""
+        digest = self._hash(name)
         return any(digest in of for of in self.hashes.values())
+
+    def _hash(self, name: str) -> str:
+        return hmac.new(self.key, name.encode("utf-8", "backslashreplace"), hashlib.sha256).hexdigest()
 
     def digest(self, identity: str) -> str:
         """What ties the hashes of a training to its entry in the lineage; it hides them, and their number."""
@@ -142,15 +156,18 @@ class Fingerprints:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; ``from_dict`` reads it."""
-        return {"key": self.key.hex(), "hashes": {name: sorted(of) for name, of in self.hashes.items()}}
+        groups = {"hashes": self.hashes, **({"idle": self.idle} if self.idle else {})}
+        return {"key": self.key.hex(), **{of: {n: sorted(h) for n, h in g.items()} for of, g in groups.items()}}
 
     @classmethod
     def from_dict(cls, saved: Any) -> Fingerprints:
         """The inverse; PrivacyError for anything else."""
         try:
-            return cls(
-                bytes.fromhex(saved["key"]), {str(k): frozenset(map(str, v)) for k, v in saved["hashes"].items()}
+            hashes, idle = (
+                {str(k): frozenset(map(str, v)) for k, v in of.items()}
+                for of in (saved["hashes"], saved.get("idle", {}))
             )
+            return cls(bytes.fromhex(saved["key"]), hashes, idle)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PrivacyError("the fingerprints of providers are damaged; expected a key and hashes.") from error
 

@@ -94,8 +94,8 @@ def fingerprints_of(source: str) -> Fingerprints | None:
 
 
 def record_of(source: str) -> Fingerprints | None:
-    """The fingerprints of the trainings that a model's own lineage lists, or None: there are none, or its weights are
-    others than its lineage was written for, so that they may be another training's."""
+    """The fingerprints of those whom the trainings in a model's own lineage were trained on, or None: there are none,
+    or its weights are others than its lineage was written for, so that they may be another training's."""
     folder, known = folder_of(source), fingerprints_of(source)
     if folder is None or known is None or not (folder / CARD).is_file():
         return None
@@ -104,7 +104,7 @@ def record_of(source: str) -> Fingerprints | None:
     if not hashes:
         return None
     saved = read_json_object(folder / CARD, error=PrivacyError, advice=ADVICE)[KEY]
-    return replace(known, hashes=hashes) if saved["weights"] == weights_digest(folder) else None
+    return replace(known, hashes=hashes).drawn() if saved["weights"] == weights_digest(folder) else None
 
 
 def read_fingerprints(run: Path) -> Fingerprints | None:
@@ -169,3 +169,10 @@ def keep_fingerprints(run: Path, identity: str, names: Iterable[str], *, start: 
     """
     known = read_fingerprints(run) or fingerprints_of(start) or Fingerprints()
     write_fingerprints(run, known.with_names(identity, names))
+
+
+def keep_idle(run: Path, identity: str, names: Iterable[str]) -> None:
+    """Say which providers of a training no round drew, beside those that it may have been trained on."""
+    known = read_fingerprints(run)
+    if known is not None and identity in known.hashes and known.with_idle(identity, names).drawn() != known.drawn():
+        write_fingerprints(run, known.with_idle(identity, names))

@@ -165,8 +165,10 @@ def trained_on(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, 
 def strangers(sides: Sides, release: str) -> int:
     """Documents of members of whose providers the release's own record says that no training saw them; 0 where it has
     no record (``training.lineage``)."""
-    known = fingerprints_of(release)
-    return sum(bool(name) and not known.knows(name) for name in _providers(sides)) if known else 0
+    if (known := fingerprints_of(release)) is None:
+        return 0
+    drawn = known.drawn()
+    return sum(bool(name) and not drawn.knows(name) for name in _providers(sides))
 
 
 def recorded(sides: Sides, release: str) -> bool:

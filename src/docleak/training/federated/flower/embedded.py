@@ -24,7 +24,7 @@ from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.secure.keys import make_identities
 from docleak.training.federated.silo import contents_digest, open_party, private_units
 from docleak.training.federated.silo_limits import SiloLimits, has_limits
-from docleak.training.lineage import drop_fingerprints, keep_fingerprints
+from docleak.training.lineage import drop_fingerprints, keep_fingerprints, keep_idle
 from docleak.training.private.units import unit_names
 
 
@@ -64,7 +64,7 @@ def train_embedded(
         # pages. Nor does a reticent federation note even how many there are.
         if not run.federation.reticent:
             run.write_contents({name: contents_digest(path) for name, path in silos.items()})
-        _note_lineage(run, silos, repeatable=randomness != Randomness.fresh)
+        providers = _note_lineage(run, silos, repeatable=randomness != Randomness.fresh)
         logging.getLogger("flwr").setLevel(logging.WARNING)
         model = fresh_model_of(run.federation, device)
         nodes = {
@@ -80,22 +80,34 @@ def train_embedded(
             capture=capture, on_round=on_round, randomness=randomness,
             pinned=next(iter(identities.values())).pinned if identities else {}, timeout=timeout,
         )  # fmt: skip
-        return strategy.train(grid)
+        state = strategy.train(grid)
+        _note_idle(run, providers)
+        return state
 
 
-def _note_lineage(run: FederatedRun, silos: Mapping[str, Path], *, repeatable: bool) -> None:
-    """Keep whose data is trained on, as keyed hashes, before the first round.
+def _note_lineage(run: FederatedRun, silos: Mapping[str, Path], *, repeatable: bool) -> dict[str, set[str]]:
+    """Keep whose data is trained on, as keyed hashes, before the first round; the providers of each silo.
 
     Where a page names no provider there are none, nor those of the same training when all did."""
     if repeatable:
         run.run.write_info("repeatable", True)
-    names: set[str] = set()
+    names: dict[str, set[str]] = {}
     for name, path in silos.items():
         try:
-            names |= set(unit_names(open_party(path, run.federation, name=name).training, Unit.PROVIDER))
+            names[name] = set(unit_names(open_party(path, run.federation, name=name).training, Unit.PROVIDER))
         except DocleakError:  # the meeting refuses this silo, by its name
-            names.add("")
-    if "" in names:
+            names[name] = {""}
+    together = set().union(*names.values())
+    if "" in together:
         drop_fingerprints(run.path, run.identity)
-    else:
-        keep_fingerprints(run.path, run.identity, names, start=run.federation.model)
+        return {}
+    keep_fingerprints(run.path, run.identity, together, start=run.federation.model)
+    return names
+
+
+def _note_idle(run: FederatedRun, providers: Mapping[str, set[str]]) -> None:
+    """Keep which of these providers the model never saw, as no round drew a silo of theirs."""
+    drawn = {client.silo for row in run.rows() for client in row.clients}
+    seen = set().union(*(providers[name] for name in drawn & providers.keys()))
+    if providers and not run.federation.reticent:
+        keep_idle(run.path, run.identity, set().union(*providers.values()) - seen)
