@@ -79,7 +79,8 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
         return
     from docleak.documents.loaders import SYNTHETIC
 
-    for option in () if path in PAGES_APART else PAGES:
+    apart = path in PAGES_APART or bool(values.get("updates"))
+    for option in ("--others",) if apart else PAGES:
         named = values.get(option)
         for spec in named if isinstance(named, list | tuple) else [named]:
             if not isinstance(spec, str) or spec in ("", SYNTHETIC) or (path == "reproduce" and _check_pairs(spec)):

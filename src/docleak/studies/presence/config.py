@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from docleak.documents.ranges import COUNT, RATE, SEED, SOME, Range
 from docleak.errors import AttackError
-from docleak.options import option
+from docleak.options import Need, option
 
 if TYPE_CHECKING:
     from docleak.training.federated.local_plan import LocalPlan
 
 PRECISIONS = ("float32", "bfloat16")
+MODEL, PAGES = "donut-start", 16
+MADE = Need(lambda config: not config.updates, "updates that are made here, not recorded ones")
+RECORDED = Need(lambda config: bool(config.updates), "recorded updates: docleak audit presence UPDATES")
 
 
 @dataclass(frozen=True)
@@ -23,27 +26,54 @@ class PresenceConfig:
 
     With ``per_provider`` the question is whether a provider was there: an update holds so many pages of each that is
     in. Its scores are the means over these pages, and over as many others of the provider, which no update holds.
+
+    With ``updates`` none is made: asked about are the pages that the clients of a recorded ``round`` trained on, of
+    ``documents`` as an audit of updates finds them, and as many ``others``; ``pages`` 0 is all of them.
     """
 
-    model: str = option("donut-start", "Shipped name, directory or hub name of the model, or of adapters on it.")
-    documents: str = option("synthetic", "Pages: synthetic, a folder, FORMAT:PATH.")
-    pages: int = option(16, "Pages asked about, half of them in an update.", range=SOME)
-    batch_size: int = option(2, "Pages in one update.", range=SOME)
-    local_steps: int = option(1, "Steps on these pages before the update is sent.", range=SOME)
-    optimiser: str = option("sgd", "The client's: sgd or adamw.")
-    learning_rate: float = option(0.01, "The client's.", range=Range(0, 1e3, above=True))
-    weight_decay: float = option(0.0, "The client's.", range=RATE)
-    precision: str = option("float32", "How updates are sent: float32 or bfloat16.")
-    warm_up: int = option(0, "Rounds on other pages before.", range=COUNT)
+    updates: str = option(
+        "", "What docleak train, a tap or a callback recorded, a folder; without it updates are made.", argument=True,
+        optional=True,
+    )  # fmt: skip
+    model: str = option(
+        "", "Shipped name, directory or hub name of the model, or of adapters on it; without it donut-start, or what "
+        "recorded updates say.",
+    )  # fmt: skip
+    documents: str = option(
+        "synthetic", "Pages: synthetic, a folder, FORMAT:PATH; of recorded updates a folder for every client in it."
+    )
+    others: str = option("", "Pages that no recorded update holds; without it docleak looks for some.", need=RECORDED)
+    round: int = option(0, "The recorded round to ask about; 0 is the first.", range=COUNT, need=RECORDED)
+    clients: tuple[str, ...] = option(
+        (), "Only this client; ID=FOLDER says where its pages are. Repeat for several.", "--client", repeat=True,
+        need=RECORDED,
+    )  # fmt: skip
+    local: str = option(
+        "", "How clients train where it is not recorded: optimiser=sgd,learning_rate=0.1,batch_size=1", need=RECORDED
+    )
+    pages: int = option(
+        0, "Pages asked about, half of them in an update; 0: 16, or all that recorded updates hold.", range=COUNT
+    )
+    batch_size: int = option(2, "Pages in one update.", range=SOME, need=MADE)
+    local_steps: int = option(1, "Steps on these pages before the update is sent.", range=SOME, need=MADE)
+    optimiser: str = option("sgd", "The client's: sgd or adamw.", need=MADE)
+    learning_rate: float = option(0.01, "The client's.", range=Range(0, 1e3, above=True), need=MADE)
+    weight_decay: float = option(0.0, "The client's.", range=RATE, need=MADE)
+    precision: str = option("float32", "How updates are sent: float32 or bfloat16.", need=MADE)
+    warm_up: int = option(0, "Rounds on other pages before.", range=COUNT, need=MADE)
     controls: int = option(4, "Pages, or providers, that the adversary knows to be out.", range=SOME)
     per_provider: int = option(
         0, "Ask about providers: so many pages of each in an update, and as many others of it; 0: about pages.",
-        range=COUNT,
+        range=COUNT, need=MADE,
     )  # fmt: skip
     layer: str = option("", "The weight whose span is looked at; without it the one with most room.")
     seed: int = option(5, "Seed of pages.", range=SEED)
 
     def __post_init__(self) -> None:
+        if self.updates:
+            return
+        object.__setattr__(self, "model", self.model or MODEL)
+        object.__setattr__(self, "pages", self.pages or PAGES)
         if self.optimiser not in ("sgd", "adamw") or self.precision not in PRECISIONS:
             raise AttackError(
                 f"optimiser {self.optimiser!r} and precision {self.precision!r}; expected sgd or adamw, and "
@@ -77,7 +107,7 @@ class PresenceConfig:
         return self.batch_size // max(1, self.per_provider)
 
     @property
-    def local(self) -> LocalPlan:
+    def plan(self) -> LocalPlan:
         """What a client does in a round: all its pages in each step."""
         from docleak.training.federated.local_plan import LocalPlan
 

@@ -47,7 +47,7 @@ def deal(c: PresenceConfig) -> Dealt:
 
 def _single(c: PresenceConfig, count: int, warm_up: int) -> tuple[list[Subject], list[Page]]:
     source = load_pages(c.documents, count=count + warm_up, seed=c.seed)
-    kept = [one for page in source if (one := _asked_once(page))]
+    kept = [one for page in source if (one := asked_once(page))]
     if len(kept) < count + warm_up:
         raise DocumentError(
             f"{c.documents!r} has {len(kept)} pages with a question; expected {count + warm_up}: {c.pages} to ask "
@@ -67,7 +67,7 @@ def _providers(c: PresenceConfig, count: int, warm_up: int) -> tuple[list[Subjec
         rows = numbers[str(name)] if len(subjects) < count else numbers[str(name)][: warm_up - len(left)]
         if len(subjects) < count and len(rows) < needed:  # too few, whatever is on them
             continue
-        pages = [one for row in rows[: 2 * needed] if (one := _asked_once(source[row]))]
+        pages = [one for row in rows[: 2 * needed] if (one := asked_once(source[row]))]
         if len(subjects) == count:
             left += pages
         elif len(pages) >= needed:
@@ -81,6 +81,7 @@ def _providers(c: PresenceConfig, count: int, warm_up: int) -> tuple[list[Subjec
     )
 
 
-def _asked_once(page: Page) -> Page | None:
+def asked_once(page: Page) -> Page | None:
+    """The page with its first question alone; None where that has no answer."""
     questions = page.questions[:1]
     return replace(page, questions=questions) if questions and questions[0].answers else None

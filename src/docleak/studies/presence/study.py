@@ -10,7 +10,7 @@ against pages that the adversary knows to be out; the loss of the page, which se
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from docleak.attacks.gradients.algebra.first_layer import Sent
 from docleak.attacks.gradients.algebra.subspace import Rows, Subspace
-from docleak.attacks.gradients.local_steps import Optimiser
 from docleak.documents import Page
+from docleak.documents.loaders import SYNTHETIC
 from docleak.errors import AttackError, RunError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
-from docleak.models import DocumentModel, load_model, pixels_of, trainable
+from docleak.models import DocumentModel, pixels_of, trainable
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity, worst
 from docleak.report.statement import Scope
@@ -35,11 +35,9 @@ from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.spec import counted_words
-from docleak.studies.identity import data_hash, weights_hash
 from docleak.studies.presence.config import PresenceConfig
-from docleak.studies.presence.pages import Dealt, Subject, deal
+from docleak.studies.presence.turns import MadeTurns, RecordedTurns, Turn, Turns
 from docleak.studies.study import Study, Tell, Unit
-from docleak.training.federated.local import parameters_of, set_parameters, train_locally
 from docleak.training.update import client_gradient
 
 FloatArray = NDArray[np.float64]
@@ -88,79 +86,61 @@ class PresenceStudy(Study[PresenceConfig]):
     Config = PresenceConfig
 
     @cached_property
-    def model(self) -> DocumentModel:
-        """As the clients receive it: after the warm-up."""
-        model, c = load_model(self.config.model, device=self.device), self.config
-        for number in range(c.warm_up):
-            pages = self.dealt.warm_up[number * c.batch_size :][: c.batch_size]
-            plan = replace(c.local, epochs=1)
-            train_locally(model, pages, plan, client="warm-up", rng=np.random.default_rng(number))
-        return model
+    def turns(self) -> Turns:
+        """Where updates come from."""
+        return (RecordedTurns if self.config.updates else MadeTurns)(self.config, device=self.device)
 
-    @cached_property
-    def dealt(self) -> Dealt:
-        """Who is asked about, and who is known to be out."""
-        return deal(self.config)
+    @property
+    def model(self) -> DocumentModel:
+        """As the clients receive it."""
+        return self.turns.model
+
+    def check(self, say: Callable[[str], None]) -> None:
+        """What the updates can be known to lack."""
+        self.turns.check(say)
 
     def identity(self) -> dict[str, str]:
-        """Weights after the warm-up, and pages."""
-        return {"weights": weights_hash(self.model), "pages": data_hash(self.dealt.pages)}
+        """Weights, and pages."""
+        return self.turns.identity()
 
     def units(self) -> list[Unit]:
-        """One a round."""
-        return [Unit(f"round-{number:04d}", what=number) for number in range(self.config.rounds)]
+        """One an update."""
+        return [Unit(name, what=number) for number, name in enumerate(self.turns.names)]
 
     def facts(self) -> dict[str, Any]:
         """The layer that is looked at, and what a classifier tells that sees neither model nor update."""
-        return {"layer": self.layer, **({"blind": self.blind.to_json()} if self.blind else {})}
+        blind, layer = self.blind, self._layer(self.turns.turn(0).sent)
+        return {"layer": layer, **({"blind": blind.to_json()} if blind else {}), **self.turns.facts()}
 
     @property
     def blind(self) -> Estimate | None:
         """AUC of no model; None for too few to train a classifier on."""
         from docleak.metrics.blind import FOLDS, blind_auc
 
-        c, asked = self.config, self.dealt.asked
-        inside = np.arange(len(asked)) % (2 * c.subjects) < c.subjects
-        if inside.sum() < FOLDS:
+        asked = self.turns.asked()
+        inside = np.array([held for _, held in asked])
+        if min(inside.sum(), (~inside).sum()) < FOLDS:
             return None
-        return blind_auc([(*subject.pages, *subject.others) for subject in asked], inside, seed=c.seed)
+        return blind_auc([(*one.pages, *one.others) for one, _ in asked], inside, seed=self.config.seed)
 
-    @cached_property
-    def layer(self) -> str:
-        """The linear layer's weight that has most room beside what the first round's update spans."""
+    def _layer(self, sent: Sent) -> str:
+        """The linear layer's weight that has most room beside what the update spans."""
         linear = {f"{name}.weight" for name, part in self.model.module.named_modules() if isinstance(part, nn.Linear)}
         weights = [name for name, _ in trainable(self.model.module) if name in linear]
         if self.config.layer:
             if self.config.layer not in weights:
                 raise AttackError(
-                    f"model {self.config.model!r} trains no linear layer's weight {self.config.layer!r}; it trains "
+                    f"model {self.model.name!r} trains no linear layer's weight {self.config.layer!r}; it trains "
                     f"{', '.join(weights[:5])} ... Leave out --layer to take the one with most room."
                 )
             return self.config.layer
-        sent = self._sent(0)
-        spaces = {name: self._space(sent, name) for name in weights}
+        spaces = {name: self._space(sent, name) for name in weights if name in sent.update}
         room = {name: space.width - space.rank for name, space in spaces.items() if space.rank}
         if not room:
             raise AttackError(
                 "no linear layer moved: these are LoRA's first step (take --warm-up 2), or everything is frozen."
             )
         return max(room, key=lambda name: room[name])
-
-    def _asked(self, turn: int) -> list[Subject]:
-        share = 2 * self.config.subjects
-        return self.dealt.asked[turn * share :][:share]
-
-    def _sent(self, turn: int) -> Sent:
-        """The update of a round in the units of a gradient, as it arrives."""
-        c, model = self.config, self.model
-        start, pages = parameters_of(model), [page for s in self._asked(turn)[: c.subjects] for page in s.pages]
-        done = train_locally(model, pages, c.local, client="asked", rng=np.random.default_rng(turn))
-        set_parameters(model, start)
-        delta = {name: torch.from_numpy(value) for name, value in done.update.delta.items()}
-        if c.precision == "bfloat16":
-            delta = {name: value.bfloat16().float() for name, value in delta.items()}
-        optimiser = Optimiser(c.optimiser, c.learning_rate, c.weight_decay)
-        return Sent.of(delta, {n: torch.from_numpy(value) for n, value in start.items()}, optimiser, c.local_steps)
 
     def _space(self, sent: Sent, name: str) -> Subspace:
         values = sent.update[name].double()
@@ -169,46 +149,38 @@ class PresenceStudy(Study[PresenceConfig]):
             noise = noise + BFLOAT16 * values.abs()
         return Subspace.of([Rows(values, noise.expand(values.shape).square().mean(1).sqrt())])
 
-    def _scores(self, page: Page, sent: Sent, space: Subspace) -> dict[str, float]:
+    def _scores(self, page: Page, turn: Turn, layer: str, space: Subspace) -> dict[str, float]:
         """Higher says "in": minus the logarithm of the residual, the cosine, minus the loss."""
         page = self.model.fit(page)
         pixels, inputs = pixels_of(page.image, self.device)[None], [self.model.encode(page, page.questions[0])]
         gradient = client_gradient(self.model, pixels, inputs)
-        rows = gradient[self.layer].double().cpu()
+        rows = gradient[layer].double().cpu()
         outside = (rows - rows @ space.directions.T @ space.directions).norm() / rows.norm().clamp_min(1e-300)
         with torch.no_grad():
             loss = float(self.model.loss(pixels, inputs))
         return {
             "residual": -float(outside.clamp_min(1e-12).log()),
-            "alignment": self._cosine(gradient, sent),
+            "alignment": _cosine(gradient, turn),
             "loss": -loss,
         }
 
-    def _cosine(self, gradient: Mapping[str, Tensor], sent: Sent) -> float:
-        """Of the update and what the page alone would send; AdamW's are compared as signs, which is what survives."""
-        dot, one, other = 0.0, 0.0, 0.0
-        for name, value in gradient.items():
-            a, b = value.double().cpu(), sent.update[name].double()
-            a, b = (a.sign(), b.sign()) if self.config.optimiser == "adamw" else (a, b)
-            dot, one, other = dot + float((a * b).sum()), one + float((a * a).sum()), other + float((b * b).sum())
-        return dot / max(math.sqrt(one * other), 1e-300)
-
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Scores of those in the round's update, of as many others, and of the controls."""
-        c, asked = self.config, self._asked(unit.what)
-        sent = self._sent(unit.what)
-        space = self._space(sent, self.layer)
-        kinds = {"inside": asked[: c.subjects], "outside": asked[c.subjects :], "controls": self.dealt.controls}
-        record: dict[str, Any] = {"rank": space.rank, "width": space.width}
+        """Scores of those in the update, of as many others, and of the controls."""
+        c, turn, layer = self.config, self.turns.turn(unit.what), str(run.info["layer"])
+        if layer not in turn.sent.update:
+            raise AttackError(f"{unit.id}: the update holds no {layer!r}. Name a --layer that each of them holds.")
+        space = self._space(turn.sent, layer)
+        kinds = {"inside": turn.inside, "outside": turn.outside, "controls": turn.controls}
+        record: dict[str, Any] = {"rank": space.rank, "width": space.width, **turn.facts}
         for kind, subjects in kinds.items():
-            record[kind] = [self._joined(subject.pages, sent, space) for subject in subjects]
+            record[kind] = [self._joined(subject.pages, turn, layer, space) for subject in subjects]
             if c.per_provider:
-                record[kind + OTHERS] = [self._joined(subject.others, sent, space) for subject in subjects]
+                record[kind + OTHERS] = [self._joined(subject.others, turn, layer, space) for subject in subjects]
         return record, {}
 
-    def _joined(self, pages: Sequence[Page], sent: Sent, space: Subspace) -> dict[str, float]:
+    def _joined(self, pages: Sequence[Page], turn: Turn, layer: str, space: Subspace) -> dict[str, float]:
         """The mean of each score over pages that stand for one provider."""
-        scored = [self._scores(page, sent, space) for page in pages]
+        scored = [self._scores(page, turn, layer, space) for page in pages]
         return {score: float(np.mean([one[score] for one in scored])) for score in SCORES}
 
     @classmethod
@@ -230,7 +202,7 @@ class PresenceStudy(Study[PresenceConfig]):
                               render("threat.html.j2", model=THREAT))),
             results={"presence": table.to_json()}, runs=tuple(run_facts(run.path, run.manifest()) for run in runs),
             limits=LIMITS, scope=scope_of(runs),
-            synthetic=all(run.config["documents"] == "synthetic" for run in runs), shows="",
+            synthetic=all(map(_made_up, runs)), shows="",
         )  # fmt: skip
 
 
@@ -238,15 +210,30 @@ def scope_of(runs: Sequence[Run]) -> Scope:
     """Whose updates were looked at, what they were asked about, and who the adversary is."""
     lacking = [
         f"{len(run.units())} of {counted_words(planned, 'update')}" for run in runs
-        if len(run.units()) < (planned := int(run.config["pages"]) // (2 * int(run.config["batch_size"])))
+        if len(run.units()) < (planned := _planned(run))
     ]  # fmt: skip
     return Scope(
-        system=f"Federated training of {'; '.join(dict.fromkeys(str(run.config['model']) for run in runs))}",
+        system=f"Federated training of {'; '.join(dict.fromkeys(map(_model, runs)))}",
         material="; ".join(map(asked_about, runs)),
         adversary="an honest-but-curious server: it receives one client's update, and holds the weights that the "
         "client started from, what it asks about, and pages that are certainly not in the update",
         unfinished="; ".join(lacking),
     )
+
+
+def _planned(run: Run) -> int:
+    recorded = run.info.get("recorded")
+    return int(recorded["updates"] if recorded else run.config["pages"] // (2 * run.config["batch_size"]))
+
+
+def _made_up(run: Run) -> bool:
+    """Whether nobody's pages were asked about. "synthetic" stands for a capture's silos, which may hold real ones."""
+    recorded = run.info.get("recorded")
+    return bool(recorded["made_up"] if recorded else run.config["documents"] == SYNTHETIC)
+
+
+def _model(run: Run) -> str:
+    return str((run.info.get("recorded") or run.config)["model"])
 
 
 def asked_about(run: Run) -> str:
@@ -262,7 +249,7 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
     if sum(len(record["inside"]) for record in records) < 2:
         raise RunError(f"{run.path} has fewer than 2 finished pages in updates. Go on with it, or ask more --pages.")
     c, blind = run.config, Estimate.of_json(run.info.get("blind") or {"value": None})
-    name = f"{c['model']}, {c['optimiser']}, {c['local_steps']} x {c['batch_size']}, {c['precision']}"
+    name = _called(run, records)
     asked = {"Pages in and out of updates": ("", name)}
     if c.get("per_provider"):
         name += f", providers of {c['per_provider']}"
@@ -271,7 +258,8 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
             "By other pages of theirs": (OTHERS, f"{name}, other pages of theirs"),
         }
     rows = list[Row]()
-    said = [f"An honest-but-curious server of a training of {c['model']} asked about {asked_about(run)}"]
+    said = [f"An honest-but-curious server of a training of {_model(run)} asked about {asked_about(run)}"]
+    said += checked(records)
     for question, (which, title) in asked.items():
         values: dict[str, Any] = {"blind_auc": blind}
         for score in SCORES:
@@ -287,9 +275,64 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
     tried = [(which, score) for which, _ in asked.values() for score in ("residual", "alignment")]
     sure, seed = 1 - ERROR / len(tried), int(c["seed"])
     low = max(told(records, score, np.random.default_rng(seed), which, sure)[0].low or 0.0 for which, score in tried)
+    if run.info.get("recorded") and low > 0.5 and (fault := _confounded(blind)):
+        low = 0.0
+        said.append(fault)
     severity = Severity.SEVERE if low >= 0.75 else Severity.PARTIAL if low > 0.5 else Severity.UNTOLD
     label = f"{'Providers' if c.get('per_provider') else 'Pages'} told apart" if low > 0.5 else ""
     return rows, Part(name, severity, f"{'. '.join(said)}.", label, "presence")
+
+
+def _called(run: Run, records: Sequence[Mapping[str, Any]]) -> str:
+    """The run as its rows name it."""
+    if run.info.get("recorded"):
+        how = dict.fromkeys(f"{one['optimiser']}, {counted_words(int(one['steps']), 'step')}" for one in records)
+        return f"{_model(run)}, {counted_words(len(records), 'recorded update')} ({'; '.join(how)})"
+    c = run.config
+    return f"{c['model']}, {c['optimiser']}, {c['local_steps']} x {c['batch_size']}, {c['precision']}"
+
+
+def checked(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How it is known which pages recorded updates hold; nothing of those made here."""
+    told_of = [bool(one["replayed"]) for one in records if "replayed" in one]
+    if not told_of:
+        return []
+    return [
+        f"Which pages an update holds was checked for {sum(told_of)} of {counted_words(len(told_of), 'update')} by "
+        "training the client again from its recorded seed"
+        + (
+            ""
+            if all(told_of)
+            else "; for the others it is what the folders given say, and a wrong one hides what is there"
+        )
+    ]
+
+
+def _confounded(blind: Estimate) -> str:
+    """Why what is told apart may be two kinds of pages and not what an update holds; "" where the control says no."""
+    if blind.value is None:
+        return (
+            "There are too few pages for the control that sees no update, so that nothing is concluded: what is told "
+            "apart may be two kinds of pages"
+        )
+    if (blind.low or 0.0) > 0.5:
+        return (
+            "The control that sees no update tells them apart, too, so that nothing is concluded: name others of the "
+            "same kind (--others)"
+        )
+    return ""
+
+
+def _cosine(gradient: Mapping[str, Tensor], turn: Turn) -> float:
+    """Of the update and what the page alone would send; AdamW's are compared as signs, which is what survives."""
+    dot, one, other = 0.0, 0.0, 0.0
+    for name, value in gradient.items():
+        if name not in turn.sent.update:
+            continue
+        a, b = value.double().cpu(), turn.sent.update[name].double()
+        a, b = (a.sign(), b.sign()) if turn.signs else (a, b)
+        dot, one, other = dot + float((a * b).sum()), one + float((a * a).sum()), other + float((b * b).sum())
+    return dot / max(math.sqrt(one * other), 1e-300)
 
 
 def told(

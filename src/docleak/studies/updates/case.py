@@ -121,7 +121,7 @@ def open_case(
     inferred from the update. ``folders`` are clients' pages by client. Raises FederationError if the arrays are another
     model's, or the plan can be neither told nor inferred, DocumentError without the client's pages.
     """
-    update, federation = named_as(model, update), _federation(update)
+    update, federation = named_as(model, update), federation_of(update)
     told = told_plan(update, local)
     load_start(model, update)
     pages = pages_of(update, documents, federation, folders)
@@ -228,7 +228,7 @@ def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
                 parameter.copy_(torch.from_numpy(start[name].astype(np.float32)))
 
 
-def _federation(update: CapturedUpdate) -> Federation | None:
+def federation_of(update: CapturedUpdate) -> Federation | None:
     """Of a capture that docleak train made: what tells a silo's random numbers, and the pages it keeps."""
     told = update.ours
     if told.get("seed") is None or told.get("holdout") is None:

@@ -71,6 +71,14 @@ def pages_of(
     return load_pages(documents, seed=0)
 
 
+def kept_of(update: CapturedUpdate, documents: str, federation: Federation | None) -> Sequence[Page]:
+    """What a silo of docleak's own keeps to evaluate on, and no round trained on; nothing of others."""
+    folder = _folder_of(update, documents)
+    if federation is None or not folder.is_dir() or (documents == SYNTHETIC and folder == _beside(update)):
+        return ()
+    return open_party(folder, federation, name=update.client).kept
+
+
 def made_up(update: CapturedUpdate, documents: str, folders: Mapping[str, str]) -> bool:
     """Whether the client's pages are nobody's: those of a silo, or for a sum of all silos, that says it of itself."""
     told = folders.get(update.client)

@@ -26,7 +26,15 @@ from docleak.spec import counted_words
 from docleak.studies.gradient.config import require_budget
 from docleak.studies.identity import weights_hash
 from docleak.studies.study import Study, Tell, Unit, one_of
-from docleak.studies.updates.case import SAME, UpdateCase, one_question_each, open_case, require_moved, trained_again
+from docleak.studies.updates.case import (
+    SAME,
+    UpdateCase,
+    federation_of,
+    one_question_each,
+    open_case,
+    require_moved,
+    trained_again,
+)
 from docleak.studies.updates.check import check, diagnosed, imitable
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.pages import made_up, pages_of, told_folders
@@ -153,8 +161,6 @@ class UpdatesStudy(Study[UpdatesConfig]):
     def check(self, say: Callable[[str], None]) -> None:
         """One message for all that is not told: the model, and the pages of each client; before that one for a budget
         with which the attack cannot begin."""
-        from docleak.studies.updates.case import _federation
-
         if not is_secure(self.chosen[0]):
             for budget, flag in ((self.config.budget, "--budget"), (self.config.picture_budget, "--picture-budget")):
                 require_budget((self.config.attack,), budget, flag=flag)
@@ -162,7 +168,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         for update in self.chosen:
             try:
                 if not is_secure(update):
-                    pages_of(update, self.config.documents, _federation(update), self.folders)
+                    pages_of(update, self.config.documents, federation_of(update), self.folders)
             except DocumentError as fault:
                 faults.append(f"--documents: {fault}")
         if len(faults) > 1:
@@ -219,7 +225,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         config = self.config
         update, cell = unit.what
         case = self.case(update)
-        self._require_replay(case)
+        self.require_replay(case)
         if is_secure(update):
             return self._secure(case), {}
         if cell is None:
@@ -265,7 +271,10 @@ class UpdatesStudy(Study[UpdatesConfig]):
             report=tell,
         )  # fmt: skip
 
-    def _require_replay(self, case: UpdateCase) -> None:
+    def require_replay(
+        self, case: UpdateCase, advice: str = "Mend it, or pass --allow-failed-self-test to audit all the same."
+    ) -> None:
+        """SelfTestError where the round, trained again from the recorded seed, does not give what was sent."""
         distance = None if is_masked(case.update) else case.replay.distance
         if distance is None or distance <= SAME or self.config.allow_failed_self_test:
             return
@@ -278,8 +287,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         raise SelfTestError(
             f"{case.update.name}: trained again from the recorded seed, this client sends something else (relative "
             f"distance {distance:.2e}, expected at most {SAME:.0e}), so nothing could be measured against these pages. "
-            f"Possible causes, the most probable first: {said}. Mend it, or pass --allow-failed-self-test to audit all "
-            "the same."
+            f"Possible causes, the most probable first: {said}. {advice}"
         )
 
     def _others(self, case: UpdateCase) -> dict[str, ImitatedRound]:
