@@ -49,6 +49,7 @@ def test_pages_of_recorded_updates_are_told_from_what_the_silos_keep(
     printed = (tmp_path / "run" / "report.html").read_text()
     assert "Made-up pages; nobody" in printed
     assert "checked for 2 of 2 updates by training the client again" in printed
+    assert "not in the one they were asked of" in printed and "in none" not in printed
     assert "Federated training of layoutlmv3-start" in printed and "2 recorded updates (sgd, 1 step)" in printed
 
     updates = sorted((training / "updates").rglob("synthetic-*.json"))

@@ -72,7 +72,7 @@ LIMITS = (
     "its pages, either those of the update or as many others of it; no page of a provider that is out was trained on.",
     "One is called in if its score is 3 standard deviations above those of pages known to be out, or, where "
     "residuals above all of those fall apart by a factor of 10, if it lies beyond that gap. Errors are of both kinds; "
-    "half of those asked about are in.",
+    "half of those asked about are in, of recorded updates more where fewer others are at hand.",
     "Whether they are told apart rests on the best score, with intervals widened so that they hold (95 %) for all that "
     "see the update together; the printed ones are each by itself.",
     "Not tried here: sums over clients and noise.",
@@ -240,7 +240,9 @@ def asked_about(run: Run) -> str:
     """How many pages or providers were asked about: in updates, and in none."""
     inside, outside = (sum(len(record[kind]) for record in run.units()) for kind in ("inside", "outside"))
     what = "provider" if run.config.get("per_provider") else "page"
-    return f"{counted_words(inside, what)} in {counted_words(len(run.units()), 'update')} and {outside} in none"
+    asked = f"{counted_words(inside, what)} in {counted_words(len(run.units()), 'update')} and {outside}"
+    # Of recorded ones these may be in another client's.
+    return f"{asked} not in the one they were asked of" if run.info.get("recorded") else f"{asked} in none"
 
 
 def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
