@@ -101,6 +101,8 @@ RUNGS = {
     "Donut-base": BASE,
     "Donut-base, default weights": replace(BASE, spread=False),
     "Donut-base, all fields": replace(BASE, fields=99, budget=150),
+    "blocks 2-2-2-2, all fields, 4 draws": replace(FOUR, fields=99, budget=200, draws=4),
+    "Donut-base, all fields, 4 draws": replace(BASE, fields=99, budget=150, draws=4),
 }
 
 
