@@ -20,7 +20,8 @@ from docleak.models.lora import Lora, adapt
 from docleak.models.vlm import tiny
 from docleak.studies.engine import carry_out
 from docleak.studies.presence.config import PresenceConfig
-from docleak.studies.presence.study import SCORES, PresenceStudy
+from docleak.studies.presence.reading import SCORES
+from docleak.studies.presence.study import PresenceStudy
 from docleak.studies.registry import read_runs
 
 #: Two pages of each of two providers in an update.

@@ -16,7 +16,8 @@ from docleak.errors import DocleakError, DocumentError, SelfTestError
 from docleak.metrics.estimate import Estimate
 from docleak.report.severity import Severity
 from docleak.studies.presence.config import PresenceConfig
-from docleak.studies.presence.study import SCORES, PresenceStudy, rows_of
+from docleak.studies.presence.reading import SCORES, measure_of, rows_of
+from docleak.studies.presence.study import PresenceStudy
 
 Command = Callable[..., tuple[Any, str, str]]
 TRAINING = (
@@ -113,4 +114,6 @@ def test_two_kinds_of_pages_are_no_finding(
     run = SimpleNamespace(path=tmp_path, config=config, info=info, units=lambda: [record])
     _, part = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
     assert part.severity is severity and said in part.sentence
+    measure = measure_of(run, "m")  # type: ignore[arg-type]
+    assert measure.estimate.value == (None if said else 1.0) and "a wrong one hides what is there" in measure.doubts[0]
     assert "checked for 0 of 1 update" in part.sentence and "a wrong one hides what is there" in part.sentence

@@ -36,6 +36,7 @@ FIELDS, EXPLAINED, MEMBERSHIP = "fields-read", "gradient-explained", "membership
 MEMORY, SHOWN, CLAIMED = "memorisation", "epsilon-measured", "epsilon-claimed"
 DOCUMENT_AUC, DOCUMENT_TPR_10, DOCUMENT_TPR_1 = "document-auc", "document-tpr-at-10-fpr", "document-tpr-at-1-fpr"
 DOCUMENT_FIELDS = "document-fields-known"
+PRESENCE = "presence-auc"
 MEASURES = {
     FIELDS: Meaning(
         "Private fields read", True,
@@ -74,6 +75,11 @@ MEASURES = {
         "Fields known", True,
         "How much oftener the true value, taken off its page, ranks first among others on documents that were trained "
         "on than on others.",
+    ),
+    PRESENCE: Meaning(
+        "Presence told (AUC)", False,
+        "The greatest AUC of a score that tells pages, or providers, that an update holds from others; 1/2 is chance. "
+        "The interval holds for all scores together.",
     ),
     SHOWN: Meaning("Epsilon measured", False, "The epsilon that the attack shows to be exceeded, a lower bound."),
     CLAIMED: Meaning("Epsilon claimed", False, "The epsilon that the lineage of the weights claims, an upper bound."),

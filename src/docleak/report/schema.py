@@ -21,8 +21,8 @@ Json = dict[str, JsonValue]
 Level = Literal["severe", "partial", "untold", "unmeasured", "none"]
 #: Keys of ``docleak.report.measure.MEASURES``.
 MeasureName = Literal["fields-read", "gradient-explained", "membership", "memorisation", "document-auc",
-                      "document-tpr-at-10-fpr", "document-tpr-at-1-fpr", "document-fields-known", "epsilon-measured",
-                      "epsilon-claimed"]  # fmt: skip
+                      "document-tpr-at-10-fpr", "document-tpr-at-1-fpr", "document-fields-known", "presence-auc",
+                      "epsilon-measured", "epsilon-claimed"]  # fmt: skip
 
 
 class Strict(BaseModel):

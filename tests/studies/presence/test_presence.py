@@ -14,7 +14,9 @@ from docleak.errors import AttackError, DocumentError
 from docleak.report.page import write_report
 from docleak.studies.engine import carry_out
 from docleak.studies.presence.config import PresenceConfig
-from docleak.studies.presence.study import OTHERS, SCORES, PresenceStudy, cutoff_of, rows_of, told
+from docleak.studies.presence.pages import deal
+from docleak.studies.presence.reading import OTHERS, SCORES, cutoff_of, rows_of, told
+from docleak.studies.presence.study import PresenceStudy
 from docleak.studies.registry import read_runs, report_on
 
 LAYER = "decoder.model.decoder.layers.1.fc1.weight"
@@ -59,7 +61,7 @@ def test_the_signed_page_says_of_what_model_how_many_pages_and_who_asks(tmp_path
 
 
 def test_providers_are_dealt_once_and_their_other_pages_are_in_no_update() -> None:
-    dealt = PresenceStudy(PresenceConfig(pages=16, batch_size=4, per_provider=2, controls=2, warm_up=1)).turns.dealt
+    dealt = deal(PresenceConfig(pages=16, batch_size=4, per_provider=2, controls=2, warm_up=1))
     names = [{page.provider for page in (*s.pages, *s.others)} for s in (*dealt.asked, *dealt.controls)]
     assert all(len(one) == 1 for one in names) and len(set.union(*names)) == len(names) == 2 * 2 * 2 + 2
     assert len({page.name for page in dealt.pages}) == len(dealt.pages) == 10 * 4 + 4
@@ -123,7 +125,7 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AttackError, match="trains no linear layer"):
         PresenceStudy(PresenceConfig(layer="no.such.weight")).facts()
     with pytest.raises(DocumentError):
-        _ = PresenceStudy(PresenceConfig(documents="funsd:" + str(tmp_path))).turns.dealt
+        _ = deal(PresenceConfig(documents="funsd:" + str(tmp_path)))
     with pytest.raises(AttackError, match="no whole providers of 3 pages"):
         PresenceConfig(batch_size=4, per_provider=3)
     with pytest.raises(AttackError, match="of 2 pages, in updates of 1, one page is in an update, which gives no rate"):
@@ -131,4 +133,4 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AttackError, match="one provider is in an update, which gives no rate; expected 2 or more"):
         PresenceConfig(pages=4, batch_size=2, per_provider=2)
     with pytest.raises(DocumentError, match="providers with 200 pages"):
-        _ = PresenceStudy(PresenceConfig(batch_size=100, pages=400, per_provider=100)).turns.dealt
+        _ = deal(PresenceConfig(batch_size=100, pages=400, per_provider=100))

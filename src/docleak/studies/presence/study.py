@@ -11,72 +11,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from docleak.attacks.gradients.algebra.first_layer import Sent
 from docleak.attacks.gradients.algebra.subspace import Rows, Subspace
 from docleak.documents import Page
-from docleak.documents.loaders import SYNTHETIC
-from docleak.errors import AttackError, RunError
+from docleak.errors import AttackError
 from docleak.metrics.estimate import Estimate
-from docleak.metrics.membership import membership_rates
 from docleak.models import DocumentModel, pixels_of, trainable
-from docleak.report.page import Reading, Section, run_facts
-from docleak.report.severity import Part, Severity, worst
-from docleak.report.statement import Scope
-from docleak.report.table import Column, Row, Table
-from docleak.report.templating import render
+from docleak.report.page import Reading
 from docleak.runs.run import Run
-from docleak.spec import counted_words
 from docleak.studies.presence.config import PresenceConfig
+from docleak.studies.presence.reading import OTHERS, SCORES, read_presence
 from docleak.studies.presence.turns import MadeTurns, RecordedTurns, Turn, Turns
 from docleak.studies.study import Study, Tell, Unit
 from docleak.training.update import client_gradient
 
-FloatArray = NDArray[np.float64]
-THREAT = {
-    "title": "Honest-but-curious server that suspects a page",
-    "adversary": "the server of a federated training: it follows the protocol and looks at what it receives",
-    "sees": ["one client's update, unprotected and not aggregated with others", "the weights the client started from"],
-    "knows": ["the page it asks about, with its question and answer", "pages that are certainly not in the update",
-              "the client's optimiser, learning rate and number of steps"],
-    "wants": "to tell whether that page was in the client's batch",
-    "cannot": ["change the model or the protocol", "see the client's pages"],
-}  # fmt: skip
 #: Root mean square error of rounding to bfloat16, as a share of the number.
 BFLOAT16 = 2.0**-9 / 3**0.5
-#: Where residuals fall apart by this factor or more above all controls, the cut goes there ...
-APART = math.log(10.0)
-#: ... elsewhere a page is called in if its score is so many standard deviations above those of the controls.
-BEYOND = 3.0
-#: How often chance alone may say that pages are told apart, whichever of the scores tells them.
-ERROR = 0.05
-SCORES = {"residual": "projection residual", "alignment": "alignment with its own step", "loss": "its loss, no update"}
-#: Ends the names of scores by pages of a provider that no update holds.
-OTHERS = "_others"
-COLUMNS = {
-    **{f"{score}_auc": Column(f"AUC by {said}") for score, said in SCORES.items()},
-    **{f"{score}_errors": Column(f"share of errors by {score}") for score in SCORES},
-    "blind_auc": Column("AUC without model or update"),
-    "rank": Column("rank of the update"), "width": Column("width of the layer", 0),
-}  # fmt: skip
-LIMITS = (
-    "A page is asked about as it was trained on: same picture, question and answer. A provider's scores are means over "
-    "its pages, either those of the update or as many others of it; no page of a provider that is out was trained on.",
-    "One is called in if its score is 3 standard deviations above those of pages known to be out, or, where "
-    "residuals above all of those fall apart by a factor of 10, if it lies beyond that gap. Errors are of both kinds; "
-    "half of those asked about are in, of recorded updates more where fewer others are at hand.",
-    "Whether they are told apart rests on the best score, with intervals widened so that they hold (95 %) for all that "
-    "see the update together; the printed ones are each by itself.",
-    "Not tried here: sums over clients and noise.",
-)
 
 
 class PresenceStudy(Study[PresenceConfig]):
@@ -186,143 +143,7 @@ class PresenceStudy(Study[PresenceConfig]):
     @classmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """A row per run, two where providers are asked about; those of all rounds together."""
-        told_of = [rows_of(run, rng) for run in runs]
-        rows, parts = [row for group, _ in told_of for row in group], [part for _, part in told_of]
-        what = "provider" if all(run.config.get("per_provider") for run in runs) else "page"
-        caption = f"95 % intervals over {what}s, those in updates and others apart; those of a round share one update."
-        table = Table("Presence in an update", COLUMNS, rows, caption, first="model, optimiser, steps x pages, sent as")
-        return Reading(
-            question=f"Was this {what} in this update?",
-            lead=f"What a server that suspects a {what} can tell of an update.",
-            parts=tuple(parts),
-            counted=" ".join(part.sentence for part in parts if part.severity is worst(p.severity for p in parts)),
-            lines=(table.to_text(),), tables={"presence": table},
-            sections=(Section("presence", "Membership", "Pages in and out", render("table.html.j2", table=table)),
-                      Section("threat-presence", "Threat model", "Threat model: who could do this",
-                              render("threat.html.j2", model=THREAT))),
-            results={"presence": table.to_json()}, runs=tuple(run_facts(run.path, run.manifest()) for run in runs),
-            limits=LIMITS, scope=scope_of(runs),
-            synthetic=all(map(_made_up, runs)), shows="",
-        )  # fmt: skip
-
-
-def scope_of(runs: Sequence[Run]) -> Scope:
-    """Whose updates were looked at, what they were asked about, and who the adversary is."""
-    lacking = [
-        f"{len(run.units())} of {counted_words(planned, 'update')}" for run in runs
-        if len(run.units()) < (planned := _planned(run))
-    ]  # fmt: skip
-    return Scope(
-        system=f"Federated training of {'; '.join(dict.fromkeys(map(_model, runs)))}",
-        material="; ".join(map(asked_about, runs)),
-        adversary="an honest-but-curious server: it receives one client's update, and holds the weights that the "
-        "client started from, what it asks about, and pages that are certainly not in the update",
-        unfinished="; ".join(lacking),
-    )
-
-
-def _planned(run: Run) -> int:
-    recorded = run.info.get("recorded")
-    return int(recorded["updates"] if recorded else run.config["pages"] // (2 * run.config["batch_size"]))
-
-
-def _made_up(run: Run) -> bool:
-    """Whether nobody's pages were asked about. "synthetic" stands for a capture's silos, which may hold real ones."""
-    recorded = run.info.get("recorded")
-    return bool(recorded["made_up"] if recorded else run.config["documents"] == SYNTHETIC)
-
-
-def _model(run: Run) -> str:
-    return str((run.info.get("recorded") or run.config)["model"])
-
-
-def asked_about(run: Run) -> str:
-    """How many pages or providers were asked about: in updates, and in none."""
-    inside, outside = (sum(len(record[kind]) for record in run.units()) for kind in ("inside", "outside"))
-    what = "provider" if run.config.get("per_provider") else "page"
-    asked = f"{counted_words(inside, what)} in {counted_words(len(run.units()), 'update')} and {outside}"
-    # Of recorded ones these may be in another client's.
-    return f"{asked} not in the one they were asked of" if run.info.get("recorded") else f"{asked} in none"
-
-
-def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
-    """A run's rates, and what they say. RunError of fewer than two that are finished."""
-    records = run.units()
-    if sum(len(record["inside"]) for record in records) < 2:
-        raise RunError(f"{run.path} has fewer than 2 finished pages in updates. Go on with it, or ask more --pages.")
-    c, blind = run.config, Estimate.of_json(run.info.get("blind") or {"value": None})
-    name = _called(run, records)
-    asked = {"Pages in and out of updates": ("", name)}
-    if c.get("per_provider"):
-        name += f", providers of {c['per_provider']}"
-        asked = {
-            "Providers in and out of updates, by the pages that are in": ("", f"{name}, pages in the update"),
-            "By other pages of theirs": (OTHERS, f"{name}, other pages of theirs"),
-        }
-    rows = list[Row]()
-    said = [f"An honest-but-curious server of a training of {_model(run)} asked about {asked_about(run)}"]
-    said += checked(records)
-    for question, (which, title) in asked.items():
-        values: dict[str, Any] = {"blind_auc": blind}
-        for score in SCORES:
-            values[f"{score}_auc"], values[f"{score}_errors"] = told(records, score, rng, which)
-        values |= {"rank": float(np.mean([r["rank"] for r in records])), "width": records[0]["width"]}
-        rows.append(Row(title, values, facts={"run": str(run.path), "layer": run.info.get("layer", "")}))
-        parts = (
-            f"by {s} AUC {values[f'{s}_auc'].text(2)}, share of errors {values[f'{s}_errors'].text(3)}" for s in SCORES
-        )
-        said.append(f"{question}: {'; '.join(parts)}")
-    if blind.value is not None:
-        said.append(f"Without model or update: AUC {blind.text(2)}")
-    tried = [(which, score) for which, _ in asked.values() for score in ("residual", "alignment")]
-    sure, seed = 1 - ERROR / len(tried), int(c["seed"])
-    low = max(told(records, score, np.random.default_rng(seed), which, sure)[0].low or 0.0 for which, score in tried)
-    if run.info.get("recorded") and low > 0.5 and (fault := _confounded(blind)):
-        low = 0.0
-        said.append(fault)
-    severity = Severity.SEVERE if low >= 0.75 else Severity.PARTIAL if low > 0.5 else Severity.UNTOLD
-    label = f"{'Providers' if c.get('per_provider') else 'Pages'} told apart" if low > 0.5 else ""
-    return rows, Part(name, severity, f"{'. '.join(said)}.", label, "presence")
-
-
-def _called(run: Run, records: Sequence[Mapping[str, Any]]) -> str:
-    """The run as its rows name it."""
-    if run.info.get("recorded"):
-        how = dict.fromkeys(f"{one['optimiser']}, {counted_words(int(one['steps']), 'step')}" for one in records)
-        return f"{_model(run)}, {counted_words(len(records), 'recorded update')} ({'; '.join(how)})"
-    c = run.config
-    return f"{c['model']}, {c['optimiser']}, {c['local_steps']} x {c['batch_size']}, {c['precision']}"
-
-
-def checked(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How it is known which pages recorded updates hold; nothing of those made here."""
-    told_of = [bool(one["replayed"]) for one in records if "replayed" in one]
-    if not told_of:
-        return []
-    return [
-        f"Which pages an update holds was checked for {sum(told_of)} of {counted_words(len(told_of), 'update')} by "
-        "training the client again from its recorded seed"
-        + (
-            ""
-            if all(told_of)
-            else "; for the others it is what the folders given say, and a wrong one hides what is there"
-        )
-    ]
-
-
-def _confounded(blind: Estimate) -> str:
-    """Why what is told apart may be two kinds of pages and not what an update holds; "" where the control says no."""
-    if blind.value is None:
-        return (
-            "There are too few pages for the control that sees no update, so that nothing is concluded: what is told "
-            "apart may be two kinds of pages"
-        )
-    if (blind.low or 0.0) > 0.5:
-        return (
-            "The control that sees no update tells them apart, too, so that nothing is concluded: name others of the "
-            "same kind (--others)"
-        )
-    return ""
+        return read_presence(runs, rng)
 
 
 def _cosine(gradient: Mapping[str, Tensor], turn: Turn) -> float:
@@ -335,29 +156,3 @@ def _cosine(gradient: Mapping[str, Tensor], turn: Turn) -> float:
         a, b = (a.sign(), b.sign()) if turn.signs else (a, b)
         dot, one, other = dot + float((a * b).sum()), one + float((a * a).sum()), other + float((b * b).sum())
     return dot / max(math.sqrt(one * other), 1e-300)
-
-
-def told(
-    records: Sequence[Mapping[str, Any]], score: str, rng: np.random.Generator, which: str = "", level: float = 0.95
-) -> tuple[Estimate, Estimate]:
-    """AUC, and the share of wrong decisions at the cut-off that the controls set, with intervals of ``level``;
-    ``which`` is OTHERS or nothing."""
-    inside, outside, controls = (
-        np.array([page[score] for record in records for page in record[kind + which]])
-        for kind in ("inside", "outside", "controls")
-    )
-    scores, members = np.concatenate([inside, outside]), np.arange(len(inside) + len(outside)) < len(inside)
-    rates = membership_rates(scores, scores > cutoff_of(score, scores, controls), members, rng=rng, level=level)
-    right = rates["accuracy"]
-    value, low, high = (None if one is None else 1 - one for one in (right.value, right.high, right.low))
-    of = "providers" if any("inside" + OTHERS in record for record in records) else "pages"
-    return replace(rates["auc"], of=of), replace(right, value=value, low=low, high=high, of=of)
-
-
-def cutoff_of(score: str, scores: FloatArray, controls: FloatArray) -> float:
-    """Set by what the adversary sees: the scores of all pages asked about, and those of controls."""
-    above = np.sort(np.append(scores[scores > controls.max()], controls.max()))
-    gaps = np.diff(above)
-    if score == "residual" and len(gaps) and gaps.max() >= APART:
-        return float(above[gaps.argmax() :][:2].mean())
-    return float(controls.mean() + BEYOND * controls.std())
