@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from docleak.errors import DocleakError, DocumentError, SelfTestError
 from docleak.metrics.estimate import Estimate
 from docleak.report.severity import Severity
 from docleak.studies.presence.config import PresenceConfig
-from docleak.studies.presence.reading import SCORES, measure_of, rows_of
+from docleak.studies.presence.reading import SCORES, measure_of, rows_of, told
 from docleak.studies.presence.study import PresenceStudy
 
 Command = Callable[..., tuple[Any, str, str]]
@@ -83,6 +84,15 @@ def test_what_is_no_updates_pages_is_refused(training: Path, tmp_path: Path) -> 
     few = save(load(training / "silos" / "synthetic-1")[:2], tmp_path / "few")
     with pytest.raises(DocumentError, match="expected more than the 4 controls"):
         opened(others=str(few))
+    again = load(training / "silos" / "synthetic-0")
+    stained = [replace(page, image=np.minimum(page.image, 250)) for page in again]  # the same words in another picture
+    others = str(save(stained, tmp_path / "stained"))
+    turn = PresenceStudy(PresenceConfig(updates=str(training / "updates"), others=others)).turns.turn(0)
+    held, out = (
+        {tuple(word.text for word in one.pages[0].words) for one in of}
+        for of in (turn.inside, (*turn.outside, *turn.controls))
+    )
+    assert held and out and held.isdisjoint(out)
     with pytest.raises(DocleakError, match="asked for round 3"):
         opened(round=3)
 
@@ -117,3 +127,17 @@ def test_two_kinds_of_pages_are_no_finding(
     measure = measure_of(run, "m")  # type: ignore[arg-type]
     assert measure.estimate.value == (None if said else 1.0) and "a wrong one hides what is there" in measure.doubts[0]
     assert "checked for 0 of 1 update" in part.sentence and "a wrong one hides what is there" in part.sentence
+
+
+def test_updates_of_different_clients_are_each_read_by_themselves() -> None:
+    """Each update tells its own pages without fault; pooled as they are, a third of the pairs are the wrong way."""
+    records = [
+        {"client": client, "controls": [{"residual": level + 0.1 * n} for n in range(4)],
+         "inside": [{"residual": level + 2.0 + 0.1 * n} for n in range(9)],
+         "outside": [{"residual": level + 0.1 * n} for n in range(9)]}
+        for client, level in (("a", 1.0), ("b", 8.0), ("c", 20.0))
+    ]  # fmt: skip
+    auc, _ = told(records, "residual", np.random.default_rng(0))
+    assert auc.value == 1.0
+    pooled = [{kind: of for kind, of in one.items() if kind != "client"} for one in records]
+    assert told(pooled, "residual", np.random.default_rng(0))[0].value == pytest.approx(2 / 3)

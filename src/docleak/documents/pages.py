@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -20,6 +21,8 @@ K = TypeVar("K")
 CLIPPED_OVERSHOOT = 2.0
 #: Where pages are said to lie that come from no file.
 MEMORY = Path("memory")
+#: Words from which on they tell a page by themselves.
+FEWEST_WORDS = 8
 
 
 @dataclass(frozen=True)
@@ -191,3 +194,10 @@ def _clipped(low: float, high: float, size: int) -> tuple[float, float]:
     if low < high:
         return low, high
     return (high - 1, high) if high == size else (low, low + 1)
+
+
+def marks_of(page: Page) -> list[str]:
+    """The picture and, of a page with enough of them, the words: either makes two pages one."""
+    words = " ".join(word.text.lower() for word in page.words)
+    picture = hashlib.sha256(page.image.tobytes()).hexdigest()
+    return [picture, words] if len(page.words) >= FEWEST_WORDS else [picture]

@@ -23,6 +23,7 @@ from docleak.attacks.registries import DOCUMENTS
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page
+from docleak.documents.pages import marks_of
 from docleak.errors import AttackError
 from docleak.metrics.blind import blind_auc, require_enough
 from docleak.metrics.estimate import Estimate
@@ -34,8 +35,6 @@ from docleak.studies.answers.shipped import SHIPPED, document_pairs
 from docleak.training.lineage import fingerprints_of, record_of
 
 LEVEL, RESAMPLES = 0.95, 4000
-#: Words of a page, with fewer of which others may well have the same.
-FEWEST_WORDS = 8
 RATES = ("auc", "tpr_at_10_fpr", "tpr_at_1_fpr")
 #: What the controls are called.
 BLIND, UNTRAINED = "no model asked: words, boxes, picture", "model that saw neither: loss"
@@ -53,8 +52,8 @@ class Sides:
     @classmethod
     def of(cls, members: Sequence[Page], others: Sequence[Page]) -> Sides:
         """Documents with a question that has an answer. AttackError for a side without any, and for a page of both."""
-        known = {one for page in members for one in _contents(page)}
-        if shared := sum(not known.isdisjoint(_contents(page)) for page in others):
+        known = {one for page in members for one in marks_of(page)}
+        if shared := sum(not known.isdisjoint(marks_of(page)) for page in others):
             are, them = ("is", "it") if shared == 1 else ("are", "them")
             raise AttackError(
                 f"{counted_words(shared, 'page')} {are} among the members and among the others: same picture, or same "
@@ -214,10 +213,3 @@ def _documents(pages: Sequence[Page], mark: str) -> dict[str, list[Page]]:
 
 def _answered(pages: Sequence[Page]) -> bool:
     return any(question.answers for page in pages for question in page.questions)
-
-
-def _contents(page: Page) -> list[str]:
-    """The picture and, of a page with enough of them, the words: either makes two pages one."""
-    words = " ".join(word.text.lower() for word in page.words)
-    picture = hashlib.sha256(page.image.tobytes()).hexdigest()
-    return [picture, words] if len(page.words) >= FEWEST_WORDS else [picture]

@@ -54,6 +54,7 @@ LIMITS = (
     "One is called in if its score is 3 standard deviations above those of pages known to be out, or, where "
     "residuals above all of those fall apart by a factor of 10, if it lies beyond that gap. Errors are of both kinds; "
     "half of those asked about are in, of recorded updates more where fewer others are at hand.",
+    "From scores of a recorded update the mean of its own controls is taken: each client's has another level.",
     "Whether they are told apart rests on the best score, with intervals widened so that they hold (95 %) for all that "
     "see the update together; the printed ones are each by itself.",
     "Not tried here: sums over clients and noise.",
@@ -200,6 +201,10 @@ def measure_of(run: Run, name: str) -> Measure:
     doubts: tuple[str, ...] = ()
     if any(not one.get("replayed", True) for one in run.units()):
         doubts = ("Which pages the updates hold is what the folders given say, and a wrong one hides what is there.",)
+    if run.config.get("others") not in (None, "", SYNTHETIC):
+        doubts += (
+            "That no update holds the other pages is their owner's word, and one that does hides what is there.",
+        )
     if fault := _confounded(run):
         why = f"{fault[0].lower()}{fault[1:]}"
         return Measure(PRESENCE, name, Estimate(None, why=why), doubts)
@@ -231,7 +236,7 @@ def told(
     """AUC, and the share of wrong decisions at the cut-off that the controls set, with intervals of ``level``;
     ``which`` is OTHERS or nothing."""
     inside, outside, controls = (
-        np.array([page[score] for record in records for page in record[kind + which]])
+        np.array([page[score] - _level(record, score) for record in records for page in record[kind + which]])
         for kind in ("inside", "outside", "controls")
     )
     scores, members = np.concatenate([inside, outside]), np.arange(len(inside) + len(outside)) < len(inside)
@@ -240,6 +245,12 @@ def told(
     value, low, high = (None if one is None else 1 - one for one in (right.value, right.high, right.low))
     of = "providers" if any("inside" + OTHERS in record for record in records) else "pages"
     return replace(rates["auc"], of=of), replace(right, value=value, low=low, high=high, of=of)
+
+
+def _level(record: Mapping[str, Any], score: str) -> float:
+    """What is taken off the scores of a recorded update: the mean of its own controls, for each client's update has
+    another level. Those that are made are alike."""
+    return float(np.mean([page[score] for page in record["controls"]])) if "client" in record else 0.0
 
 
 def cutoff_of(score: str, scores: FloatArray, controls: FloatArray) -> float:

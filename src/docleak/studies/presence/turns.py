@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from docleak.attacks.gradients.algebra.first_layer import Sent
 from docleak.attacks.gradients.local_steps import Optimiser
 from docleak.documents import Page, load_pages
 from docleak.documents.loaders import SYNTHETIC
-from docleak.documents.pages import joined
+from docleak.documents.pages import joined, marks_of
 from docleak.errors import DocumentError, FederationError
 from docleak.models import DocumentModel, load_model
 from docleak.spec import counted_words
@@ -224,14 +223,14 @@ class RecordedTurns:
 
     def _out(self, update: CapturedUpdate, case: UpdateCase, wanted: int, rng: np.random.Generator) -> Iterator[Page]:
         """So many pages that the update does not hold, drawn from the first source that has as many, or from all."""
-        held = {_picture(page) for page in case.pages if not case.replay.trained}
-        held |= {_picture(page) for page in case.round.truth.pages}
+        trained = case.round.truth.pages if case.replay.trained else case.pages
+        held = {mark for page in trained for mark in marks_of(page)}
         parts, drawn = self._sources(update, case, wanted), list[Page]()
         for pages in parts:
             for place in rng.permutation(len(pages)).tolist():
                 page = asked_once(pages[place])
-                if page is not None and (mark := _picture(page)) not in held:
-                    held.add(mark)
+                if page is not None and held.isdisjoint(marks := marks_of(page)):
+                    held.update(marks)
                     drawn.append(page)
                 if len(drawn) == wanted:
                     return iter(drawn)
@@ -266,7 +265,3 @@ def _held(case: UpdateCase) -> list[Page]:
         for place, question in sorted(asked.items(), key=lambda one: one[0])
         if question is not None
     ]
-
-
-def _picture(page: Page) -> str:
-    return hashlib.sha256(page.image.tobytes()).hexdigest()
