@@ -3,6 +3,7 @@
     OUT/run.json                      kind, config; build of docleak, hashes of weights, pages and named files; info
     OUT/units/UNIT/truth.png ...      the pictures of a unit, written first
     OUT/units/UNIT/snapshots/00050.png
+    OUT/units/UNIT/search/...         how far a unit is that takes long; deleted when it is done
     OUT/units/UNIT/unit.json          written last: without it the unit does not count as done
     OUT/attempts/UNIT.json            how earlier attempts at a unit ended that is not done
     OUT/failed/UNIT.json              a unit that was given up, and why
@@ -59,6 +60,8 @@ LEDGER = "ledger.json"
 RESULTS = ("units/**/unit.json", LEDGER, f"units/**/{LEDGER}", "updates/**/*.*")
 #: What run.json was called in the folders of trainings up to schema 1.
 BEFORE = ("federation.json", "records.json")
+#: Below a unit's folder, while it is computed.
+SEARCH = "search"
 FOLDER_LENGTH = 100  # characters of a unit id that are kept in its folder's name
 
 
@@ -178,6 +181,15 @@ class Run:
                 write_png(_inside(folder, file), image)
             saved = {"images": files, "snapshots": self._snapshots(folder), **record, "unit": unit_id}
             write_json(folder / "unit.json", json_values(saved, f"unit {unit_id!r}"))
+            shutil.rmtree(self.search(unit_id), ignore_errors=True)
+
+    def search(self, unit_id: str) -> Path:
+        """Where an unfinished unit may keep how far it is."""
+        return self.folder(unit_id) / SEARCH
+
+    def searched(self, unit_id: str) -> str:
+        """How far it is: "-" and the name of the last file there, or nothing."""
+        return next((f"-{file.stem}" for file in sorted(self.search(unit_id).glob("[!.]*"), reverse=True)), "")
 
     def same_as(self, other: Run, **instead: object) -> bool:
         """Whether both were begun for the same: build of docleak, environment, configuration, weights and pages.
@@ -270,6 +282,8 @@ class Run:
         with self.claimed():
             for file in [*(self.path / "units").glob("*/*.png"), *(self.path / "units").glob("*/snapshots/*.png")]:
                 file.unlink(missing_ok=True)
+            for folder in (self.path / "units").glob(f"*/{SEARCH}"):
+                shutil.rmtree(folder)
             write_json(self.path / "run.json", _manifest(wanted))
 
     def claimed(self) -> AbstractContextManager[None]:

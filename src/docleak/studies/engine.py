@@ -19,6 +19,7 @@ from docleak.runs.claim import sweep
 from docleak.runs.content import code_digest_of
 from docleak.runs.pool import OnProgress, WorkerDied, results
 from docleak.runs.run import BEGAN, Run
+from docleak.runs.searches import searches_in
 from docleak.studies.study import Study, Unit
 
 ATTEMPTS = 2
@@ -108,7 +109,8 @@ class Computing:
         before = run.attempts(name)
         run.note_attempts(name, [*before, BEGAN])
         try:
-            measured = study.compute(unit, run, lambda number: report(task.label, number, unit.size))
+            with searches_in(run.search(unit.id)):
+                measured = study.compute(unit, run, lambda number: report(task.label, number, unit.size))
             run.write_unit(unit.id, *_whole(study, measured))
         except KNOWN as error:
             reached = unit.id + study.progress(unit, run)

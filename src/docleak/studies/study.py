@@ -158,8 +158,9 @@ class Study(ABC, Generic[C]):
         """What is made of all finished units."""
 
     def progress(self, unit: Unit, run: Run) -> str:
-        """How far an unfinished unit that can go on is; further on, attempts at it count anew."""
-        return ""
+        """How far an unfinished unit that can go on is, as a search of pixels can; further on, attempts at it count
+        anew."""
+        return run.searched(unit.id)
 
     def settings(self) -> dict[str, Any]:
         """The configuration as plain values, as run.json holds it; permissions are left out."""

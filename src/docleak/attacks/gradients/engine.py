@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients.canvas import Canvas, Region, Start
+from docleak.attacks.gradients.journal import Evaluation, Search, begun_search
 from docleak.attacks.gradients.levenberg import LevenbergMarquardt, Linear
 from docleak.attacks.gradients.linearised import Joined, Linearised
 from docleak.attacks.gradients.matching import (
@@ -191,7 +192,7 @@ class GradientAttack:
                 best = pursuit.pursue(start, budget, generator)
             pixels = canvas.pixels(best).detach().clamp(0, 1)
             explained = explained_share(pursuit.sent[0], knowledge, pixels)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started + (pursuit.kept.seconds if pursuit.kept else 0.0)
         finding = Finding(
             pixels.float(), pursuit.best_loss, explained, pursuit.evaluations, seconds, tuple(pursuit.history)
         )
@@ -233,6 +234,8 @@ class Pursuit:
     halvings: list[tuple[int, float]] = field(default_factory=list)
     whiteners: list[Mapping[str, Whitener]] = field(default_factory=list)
     distances: list[Distance] = field(default_factory=list)
+    #: What an earlier process evaluated of the same search, where that is kept.
+    kept: Search | None = None
 
     def __post_init__(self, view: GradientView) -> None:
         self.sent = view.rounds if self.attack.rounds == "all" else (view.largest,)
@@ -252,6 +255,7 @@ class Pursuit:
                 f"whitening{apiece}; raise the budget or lower whitening.draws."
             )
         self._prepare(start, generator)
+        self.kept = None if self.guide else begun_search()  # what a guide remembers is not known
         last = start
         with suppress(Settled):
             if isinstance(self.attack.solver, LevenbergMarquardt):
@@ -279,6 +283,14 @@ class Pursuit:
 
     def objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
         """One gradient evaluation: matching loss plus scheduled priors (eq. 4), and its gradient."""
+        known = self.kept.known(unknowns) if self.kept else None
+        evaluation, pixels = (known, self.canvas.pixels(unknowns)) if known else self._evaluated(unknowns, progress)
+        if self.kept and not known:
+            self.kept.note(unknowns, evaluation)
+        self._note(evaluation.matching, evaluation.whole, unknowns.detach(), pixels.detach())
+        return evaluation.total, evaluation.gradient
+
+    def _evaluated(self, unknowns: Tensor, progress: float) -> tuple[Evaluation, Tensor]:
         free = unknowns.detach().requires_grad_(True)
         pixels = self.canvas.pixels(free)
         rounds = [
@@ -290,8 +302,7 @@ class Pursuit:
         total = guided + self._priors(pixels, progress)
         (gradient,) = torch.autograd.grad(total, free)
         whole = total if self.attack.keep == "objective" else guided
-        self._note(float(matching.detach()), float(whole.detach()), free.detach(), pixels.detach())
-        return float(total.detach()), gradient
+        return Evaluation(float(total.detach()), float(matching.detach()), float(whole.detach()), gradient), pixels
 
     def linearise(self, unknowns: Tensor) -> Linear:
         """One evaluation of the distance as a sum of squares; each of its products counts as one more."""
