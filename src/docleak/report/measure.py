@@ -92,8 +92,9 @@ class Measure:
 
     ``doubts`` say why a low number is no all-clear. ``by`` holds what the number was computed from, by document or
     provider; where it is a difference, ``less`` holds the other side. ``unbounded``: there is no claim at
-    all. ``most``: what could have been shown at most. ``counted``: what counts as read, where it is no value as such.
-    ``printed``: the number in words, where it takes more than its value, such as delta and unit of an epsilon.
+    all. ``most``: what could have been shown at most, and ``most_as`` by or under what. ``counted``: what counts as
+    read, where it is no value as such. ``printed``: the number in words, where it takes more than its value, such as
+    delta and unit of an epsilon.
     ``union``: what it is at most where two routes may have given different fields, of which the number is one route's;
     the doubt that this is (its ``why``) falls where this, too, keeps to a bound.
     """
@@ -106,6 +107,7 @@ class Measure:
     less: Groups = field(default_factory=dict, repr=False)
     unbounded: bool = False
     most: float | None = None
+    most_as: str = "by so few guesses"
     counted: str = ""
     printed: str = ""
     union: Estimate | None = None

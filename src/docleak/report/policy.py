@@ -211,7 +211,7 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
         said = f": {one.counted}." if one.counted else " were read on the audited pages."
         return Checked(rule, one.of, Outcome.FINDING, f"{one.text} of {estimate.n} fields{said}")
     if one.most is not None and bound >= one.most:
-        why = f"No more than {number_of(one.most, one.what)} could have been shown by so few guesses, whatever is true."
+        why = f"No more than {number_of(one.most, one.what)} could have been shown {one.most_as}, whatever is true."
         return Checked(rule, one.of, Outcome.UNTOLD, why)
     union = one.union
     kept = union is not None and (bound >= 1 or (union.high is not None and union.high <= bound))

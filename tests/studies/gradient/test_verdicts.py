@@ -21,10 +21,12 @@ from docleak.metrics.score import FieldScore
 from docleak.report.card import model_card
 from docleak.report.measure import EXPLAINED, MEASURES, Measure
 from docleak.report.page import joined
+from docleak.report.policy import Policy, Rule, check
 from docleak.report.severity import Cell, Route, Severity, judge
 from docleak.runs.run import Run
 from docleak.studies.gradient.choices import Choice, _dominating, effects, said_of
 from docleak.studies.gradient.measures import measures_of
+from docleak.studies.gradient.reading import table_of
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.utility import Utility
 from docleak.studies.identity import model_key
@@ -593,6 +595,33 @@ def test_how_much_is_explained_is_said_of_the_greatest_page_by_any_attack(make_r
     assert explained_in(run).doubts == ("Of 1 reconstructions it is not known what they explain.",)
     (run.folder(first["unit"]) / "unit.json").unlink()
     assert explained_in(run).doubts, "a page is missing"
+
+
+def test_what_even_the_true_page_does_not_explain_is_no_all_clear(make_run: MakeRun, tmp_path: Path) -> None:
+    """Under noise of 1e-4 all fields of a tiny LayoutLMv3 are read where 4 % of the gradient is explained, which is
+    what the true page explains: a gate on what is explained passed."""
+    run = make_run(tmp_path / "out", pages=2, models=("donut-trained",), attacks=("gi-dqa", "dlg"))
+    policy = Policy(rule=[Rule(measure=EXPLAINED, at_most=0.5)])
+
+    def checked(read: int, **change: float) -> str:
+        for record in run.units():
+            finding, fields = {**record["finding"], "explained": 0.04, **change}, record["score"]["fields"]
+            score = {**record["score"], "fields": [
+                {**field, "read": field["value"] if n < read else "", "exact": n < read}
+                for n, field in enumerate(fields)
+            ]}  # fmt: skip
+            run.write_unit(record["unit"], record | {"finding": finding, "score": score}, {})
+        (told,) = check(policy, [explained_in(run)], SimpleNamespace(parts=(), unfinished=()))  # type: ignore[arg-type]
+        return f"{told.outcome.value}: {told.why}"
+
+    assert checked(0).startswith("pass")
+    assert checked(1).startswith("could not tell") and "were read all the same." in checked(1)
+    under = checked(0, of_truth=0.041)
+    assert under.startswith("could not tell") and "No more than 0.041 could have been shown under this noise" in under
+    assert "(the true page 0.041)" in summary_text(run)
+    model = prepare([run], np.random.default_rng(0)).models[0]
+    (row,) = [one for one in table_of(model, ()).rows if one.name == "True page"]
+    assert row.values["explained"].text() == "0.041"
 
 
 # -- what to do -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from torch import Tensor
 from docleak.attacks.gradients.algebra.recover import recover
 from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.attacks.gradients.cleaning import without_perturbation
+from docleak.attacks.gradients.engine import inference_mode_of
+from docleak.attacks.gradients.matching import distance_at
 from docleak.attacks.gradients.view import GradientView, Knowledge, require_all
 from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
 from docleak.defenses.defense import announced_noise, imitated, protected, published
@@ -117,6 +119,17 @@ def build_case(
         recovered = recover(view, knowledge)
         knowledge = replace(knowledge, inputs=recovered.inputs, text_recovered=True)
     return Case(tuple(pages), questions[0], pixels, inputs, clean, view, knowledge, recovered)
+
+
+def of_truth(case: Case) -> dict[str, float]:
+    """Of a gradient with noise the share that the true page and text explain, as an attack's is counted; nothing of
+    others, of which they explain all."""
+    view, knows = case.view.largest, case.knowledge
+    if not view.noise:
+        return {}
+    with inference_mode_of(case.view):
+        blank = distance_at(view, knows.template, knows.inputs)
+        return {"of_truth": 1 - distance_at(view, case.pixels, case.inputs) / blank if blank > 0 else 0.0}
 
 
 def _defended(view: GradientView, defense: GradientDefense, generator: torch.Generator) -> GradientView:

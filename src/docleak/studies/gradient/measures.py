@@ -19,6 +19,7 @@ GIVEN = "No field could be a finding: the attacker was given them, or the blank 
 ONE = "one document gives no interval"
 UNCOUNTED = "no private field could be counted"
 UNMATCHED = "no attack matched a gradient"
+UNDER_NOISE = "under this noise (the true page explains no more)"
 
 
 def measures_of(model: ModelResult, name: str = "") -> tuple[Measure, ...]:
@@ -54,9 +55,14 @@ def _explained(model: ModelResult, of: str) -> Measure:
     doubts = [f"The self-test failed on {counted_words(failed, 'page')}."] if failed else []
     doubts += [f"Of {missing} reconstructions it is not known what they explain."] if missing else []
     doubts += [doubt for doubt in model.findings.judgement.doubts if doubt not in doubts]
+    cells = [field.cell for field in model.findings.fields if field.cell not in OUTSIDE]
+    if read := cells.count(Cell.READ):
+        doubts.append(f"{read} of {counted_words(len(cells), 'private field')} were read all the same.")
     estimate = Estimate.spread([*shares.values(), *[None] * missing]) if shares else Estimate(None, why=UNMATCHED)
     by_page = measured([(page, share, 1) for page, share in shares.items()])
-    return Measure(EXPLAINED, of, estimate, tuple(doubts), by_page)
+    ceilings = [one for unit in model.units if (one := unit.record["finding"].get("of_truth")) is not None]
+    most = max(ceilings, default=None)
+    return Measure(EXPLAINED, of, estimate, tuple(doubts), by_page, most=most, most_as=UNDER_NOISE)
 
 
 def categories_of(models: Sequence[ModelResult]) -> tuple[str, ...]:

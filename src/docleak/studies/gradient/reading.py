@@ -154,10 +154,16 @@ def table_of(model: ModelResult, engines: Sequence[str]) -> Table:
         "This table is about pictures; words, question and answer are in the verdict. In brackets or small: "
         f"{interval}; of what is explained, and of evaluations, the least and the greatest of a page."
     )
-    rows = [row("True page", dict(model.ceiling), "ceiling"), *map(_attack_row, model.attacks)]
+    most = {} if (noisy := of_truth(model.best)).value is None else {"explained": noisy}
+    rows = [row("True page", {**model.ceiling, **most}, "ceiling"), *map(_attack_row, model.attacks)]
     blank = "Published template" if published(model.best.units[0].run) else "Blank template"
     rows.append(row(blank, dict(model.floor), "floor"))
     return Table(model.title, SHOWN, rows, caption, first="Attack", open=True)
+
+
+def of_truth(attack: AttackResult) -> Estimate:
+    """Under noise: how much of a gradient the true page explains, the mean, least and greatest of the attacked ones."""
+    return Estimate.spread([unit.record["finding"].get("of_truth") for unit in attack.units])
 
 
 def _attack_row(attack: AttackResult) -> Row:
@@ -375,5 +381,6 @@ def _row(attack: AttackResult) -> str:
         f"picture by {attack.attack:<18}", f"exact {attack.counts.exact}/{attack.counts.scored}",
         f"fuzz {'-' if fuzz is None else format(fuzz, '.2f')}",
         f"PSNR {'-' if psnr is None else format(psnr, '.1f')} dB",
-        f"gradient explained {'-' if attack.explained.value is None else format(attack.explained.value, '.3f')}",
+        f"gradient explained {'-' if attack.explained.value is None else format(attack.explained.value, '.3f')}"
+        + ("" if (most := of_truth(attack).value) is None else f" (the true page {most:.3f})"),
     ])  # fmt: skip

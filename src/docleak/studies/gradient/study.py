@@ -27,7 +27,7 @@ from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
 from docleak.spec import split_name
-from docleak.studies.gradient.case import Case, build_case, read_gradient
+from docleak.studies.gradient.case import Case, build_case, of_truth, read_gradient
 from docleak.studies.gradient.config import (
     CLOSED_FORM,
     FLOOR,
@@ -226,6 +226,7 @@ class GradientStudy(TableStudy[GradientConfig]):
             "finding": {
                 "matching": finding.matching if finding.evaluations else None,
                 **{key: getattr(finding, key) for key in ("explained", "evaluations", "seconds", "start", "loss")},
+                **of_truth(case),
                 "budget": c.budget,
                 "history": [list(item) for item in finding.history],
             },
