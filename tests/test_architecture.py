@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "privacy": {"errors", "spec", "files"},
     "training": {"errors", "spec", "files", "documents", "options", "runs", "models", "metrics", "privacy"},
     # No metrics: they hold the truth, which an attack never sees.
-    "attacks": {"errors", "spec", "registry", "files", "documents", "models", "training"},
+    "attacks": {"errors", "spec", "registry", "files", "runs", "documents", "models", "training"},
     "defenses": {"errors", "lazy", "registry", "documents", "models", "attacks"},
     "report": {"errors", "spec", "files", "documents", "metrics"},
     "studies": {*COMPUTING, "runs", "report"},

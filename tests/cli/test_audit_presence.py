@@ -120,7 +120,7 @@ def test_two_kinds_of_pages_are_no_finding(
     for kind in ("inside", "outside", "controls"):
         record[kind] = [dict.fromkeys(SCORES, n + 50.0 * (kind == "inside")) for n in range(24)]
     info = {"recorded": {"model": "m", "updates": 1}, **({"blind": blind.to_json()} if blind else {})}
-    config = {"pages": 0, "batch_size": 2, "seed": 5, "per_provider": 0}
+    config = {"pages": None, "batch_size": 2, "seed": 5, "per_provider": 0}
     run = SimpleNamespace(path=tmp_path, config=config, info=info, units=lambda: [record])
     _, part = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
     assert part.severity is severity and said in part.sentence

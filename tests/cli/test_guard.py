@@ -118,7 +118,7 @@ OTHERWISE = {
     ("audit weights", "--model"): "bros-tiny", ("audit answers", "--release"): "a=b",
     ("audit presence", "--pages"): "8", ("audit presence", "--batch-size"): "4",
     ("audit presence", "--optimiser"): "adamw", ("audit presence", "--precision"): "bfloat16",
-    ("audit presence", "--per-provider"): "2",
+    ("audit presence", "--per-provider"): "2", ("audit presence", "--others"): "folder:pages",
 }  # fmt: skip
 #: What an option needs beside it.
 BESIDE = {
@@ -171,6 +171,8 @@ STUDIES = {name: command for name, command in COMMANDS.items() if isinstance(com
 #: One of each: commands of attacks on the same view differ in nothing but the attack.
 SHOWN = ("attack random", "attack mmgia", "attack cdmi", "attack membership", "attack memorisation", "attack canaries")
 WORDS = {"audit updates": ("capture",)}
+#: Options of recorded updates alone.
+RECORDED = ("--others", "--round", "--client", "--local")
 
 
 def used() -> Iterator[tuple[str, str]]:
@@ -201,6 +203,8 @@ def test_an_option_of_a_study_reaches_its_work(
     import_module("docleak.studies.updates.study")  # whoever imports it under the patch would keep what is patched
     monkeypatch.setattr("docleak.training.federated.capture.read_updates", lambda path: [SimpleNamespace(ours={})])
     words_of = ("--before", "a", "--after", "b") if option in ("--before", "--after") else WORDS.get(name, ())
+    if name == "audit presence" and option in RECORDED:
+        words_of = ("capture",)
     start, beside = [*name.split(), *words_of], BESIDE.get(option, "").split()
     beside = beside if not beside or beside[0] in {p.opts[0] for p in COMMANDS[name].params} else []
     again = [word for place, word in enumerate(start) if option not in (word, start[place - 1])]

@@ -28,7 +28,7 @@ class PresenceConfig:
     in. Its scores are the means over these pages, and over as many others of the provider, which no update holds.
 
     With ``updates`` none is made: asked about are the pages that the clients of a recorded ``round`` trained on, of
-    ``documents`` as an audit of updates finds them, and as many ``others``; ``pages`` 0 is all of them.
+    ``documents`` as an audit of updates finds them, and as many ``others``; without ``pages`` all of them.
     """
 
     updates: str = option(
@@ -51,9 +51,10 @@ class PresenceConfig:
     local: str = option(
         "", "How clients train where it is not recorded: optimiser=sgd,learning_rate=0.1,batch_size=1", need=RECORDED
     )
-    pages: int = option(
-        0, "Pages asked about, half of them in an update; 0: 16, or all that recorded updates hold.", range=COUNT
-    )
+    pages: int | None = option(
+        None, "Pages asked about, half of them in an update; without it 16, or all that recorded updates hold.",
+        range=SOME,
+    )  # fmt: skip
     batch_size: int = option(2, "Pages in one update.", range=SOME, need=MADE)
     local_steps: int = option(1, "Steps on these pages before the update is sent.", range=SOME, need=MADE)
     optimiser: str = option("sgd", "The client's: sgd or adamw.", need=MADE)
@@ -73,15 +74,16 @@ class PresenceConfig:
         if self.updates:
             return
         object.__setattr__(self, "model", self.model or MODEL)
-        object.__setattr__(self, "pages", self.pages or PAGES)
+        pages = PAGES if self.pages is None else self.pages
+        object.__setattr__(self, "pages", pages)
         if self.optimiser not in ("sgd", "adamw") or self.precision not in PRECISIONS:
             raise AttackError(
                 f"optimiser {self.optimiser!r} and precision {self.precision!r}; expected sgd or adamw, and "
                 f"{' or '.join(PRECISIONS)}."
             )
-        if self.pages < 2 * self.batch_size:
+        if pages < 2 * self.batch_size:
             raise AttackError(
-                f"{self.pages} pages make no round of 2 x {self.batch_size}: half of them are in the update. Ask for "
+                f"{pages} pages make no round of 2 x {self.batch_size}: half of them are in the update. Ask for "
                 "more --pages, or a smaller --batch-size."
             )
         if self.per_provider and self.batch_size % self.per_provider:
@@ -92,14 +94,14 @@ class PresenceConfig:
         if self.rounds * self.subjects < 2:
             what = "provider" if self.per_provider else "page"
             raise AttackError(
-                f"of {self.pages} pages, in updates of {self.batch_size}, one {what} is in an update, which gives no "
+                f"of {pages} pages, in updates of {self.batch_size}, one {what} is in an update, which gives no "
                 "rate; expected 2 or more. Ask for more --pages."
             )
 
     @property
     def rounds(self) -> int:
         """Updates that are asked about."""
-        return self.pages // (2 * self.batch_size)
+        return (self.pages or 0) // (2 * self.batch_size)
 
     @property
     def subjects(self) -> int:
