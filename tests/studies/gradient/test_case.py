@@ -16,7 +16,7 @@ from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
 from docleak.models import DocumentModel, image_of, load_model, pixels_of, trainable
-from docleak.studies.gradient.case import blank_page, build_case, pages_for, question_of, read_gradient
+from docleak.studies.gradient.case import blank_page, build_case, of_truth, pages_for, question_of, read_gradient
 from docleak.studies.gradient.config import Exposure
 
 
@@ -232,3 +232,17 @@ def test_the_blank_page_of_a_templates_owner_has_no_repeat_of_a_private_word() -
     words = tuple(Word(text, (1 + 40 * i, 1, 38 + 40 * i, 12)) for i, text in enumerate(texts))
     page = Page("p", np.full((20, 210, 3), 255, np.uint8), words, (Field("name", "Schmidt", (1,)),))
     assert [word.text for word in blank_page(page).words] == ["Name", "Dear", "thanks"]
+
+
+@pytest.mark.parametrize(("defense", "whole"), [("none", True), ("clip:norm=0.1", True), ("noise:sigma=0.01", False)])
+def test_what_the_true_page_explains_is_told_where_it_is_not_all(
+    defense: str, whole: bool, model: DocumentModel, pages: list[Page]
+) -> None:
+    told = of_truth(build_case(model, pages[:1], Exposure(defense=defense), seed=0))
+    assert (told == {}) is whole and all(share < 0.5 for share in told.values())
+
+
+def test_noise_that_nobody_announces_is_told_by_it_too(model: DocumentModel, pages: list[Page]) -> None:
+    case = build_case(model, pages[:1], Exposure(), seed=0)
+    noisy = {name: value + 10 * value.abs().max() for name, value in case.view.gradient.items()}
+    assert of_truth(replace(case, view=replace(case.view, gradient=noisy)))["of_truth"] < 0.99

@@ -617,7 +617,7 @@ def test_what_even_the_true_page_does_not_explain_is_no_all_clear(make_run: Make
     assert checked(0).startswith("pass")
     assert checked(1).startswith("could not tell") and "were read all the same." in checked(1)
     under = checked(0, of_truth=0.041)
-    assert under.startswith("could not tell") and "No more than 0.041 could have been shown under this noise" in under
+    assert under.startswith("could not tell") and "No more than 0.041 could have been shown under this defence" in under
     assert "(the true page 0.041)" in summary_text(run)
     model = prepare([run], np.random.default_rng(0)).models[0]
     (row,) = [one for one in table_of(model, ()).rows if one.name == "True page"]

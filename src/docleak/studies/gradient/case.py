@@ -121,15 +121,20 @@ def build_case(
     return Case(tuple(pages), questions[0], pixels, inputs, clean, view, knowledge, recovered)
 
 
+#: The share that counts as all of a gradient.
+WHOLE = 0.99
+
+
 def of_truth(case: Case) -> dict[str, float]:
-    """Of a gradient with noise the share that the true page and text explain, as an attack's is counted; nothing of
-    others, of which they explain all."""
+    """Of a defended gradient the share that the true page and text explain, as an attack's is counted, where that is
+    not all of it: noise explains itself to nobody, whether a defence announces it or not."""
     view, knows = case.view.largest, case.knowledge
-    if not view.noise:
+    if view.gradient is case.clean.largest.gradient:
         return {}
     with inference_mode_of(case.view):
         blank = distance_at(view, knows.template, knows.inputs)
-        return {"of_truth": 1 - distance_at(view, case.pixels, case.inputs) / blank if blank > 0 else 0.0}
+        share = 1 - distance_at(view, case.pixels, case.inputs) / blank if blank > 0 else 0.0
+    return {"of_truth": share} if share < WHOLE else {}
 
 
 def _defended(view: GradientView, defense: GradientDefense, generator: torch.Generator) -> GradientView:

@@ -19,7 +19,7 @@ GIVEN = "No field could be a finding: the attacker was given them, or the blank 
 ONE = "one document gives no interval"
 UNCOUNTED = "no private field could be counted"
 UNMATCHED = "no attack matched a gradient"
-UNDER_NOISE = "under this noise (the true page explains no more)"
+UNDER_DEFENCE = "under this defence (the true page explains no more)"
 
 
 def measures_of(model: ModelResult, name: str = "") -> tuple[Measure, ...]:
@@ -62,7 +62,7 @@ def _explained(model: ModelResult, of: str) -> Measure:
     by_page = measured([(page, share, 1) for page, share in shares.items()])
     ceilings = [one for unit in model.units if (one := unit.record["finding"].get("of_truth")) is not None]
     most = max(ceilings, default=None)
-    return Measure(EXPLAINED, of, estimate, tuple(doubts), by_page, most=most, most_as=UNDER_NOISE)
+    return Measure(EXPLAINED, of, estimate, tuple(doubts), by_page, most=most, most_as=UNDER_DEFENCE)
 
 
 def categories_of(models: Sequence[ModelResult]) -> tuple[str, ...]:

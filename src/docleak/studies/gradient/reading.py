@@ -162,7 +162,7 @@ def table_of(model: ModelResult, engines: Sequence[str]) -> Table:
 
 
 def of_truth(attack: AttackResult) -> Estimate:
-    """Under noise: how much of a gradient the true page explains, the mean, least and greatest of the attacked ones."""
+    """How much of a gradient the true page explains where that is not all: mean, least and greatest of a page."""
     return Estimate.spread([unit.record["finding"].get("of_truth") for unit in attack.units])
 
 

@@ -194,7 +194,7 @@ class RecordedTurns:
             most = max(1, c.pages // (2 * len(self.audit.chosen)))
             inside = [inside[place] for place in sorted(rng.permutation(len(inside))[:most])]
         wanted = c.controls + len(inside)
-        out = list(self._out(update, case, wanted, rng))
+        out = self._out(update, case, wanted, rng)
         if len(out) <= c.controls:
             raise DocumentError(
                 f"{update.name}: {counted_words(len(out), 'page')} of a question that this update does not hold; "
@@ -221,20 +221,20 @@ class RecordedTurns:
             for pair in (*((one, True) for one in turn.inside), *((one, False) for one in turn.outside))
         ]
 
-    def _out(self, update: CapturedUpdate, case: UpdateCase, wanted: int, rng: np.random.Generator) -> Iterator[Page]:
+    def _out(self, update: CapturedUpdate, case: UpdateCase, wanted: int, rng: np.random.Generator) -> list[Page]:
         """So many pages that the update does not hold, drawn from the first source that has as many, or from all."""
         trained = case.round.truth.pages if case.replay.trained else case.pages
         held = {mark for page in trained for mark in marks_of(page)}
-        parts, drawn = self._sources(update, case, wanted), list[Page]()
-        for pages in parts:
+        drawn = list[Page]()
+        for pages in self._sources(update, case, wanted):
             for place in rng.permutation(len(pages)).tolist():
                 page = asked_once(pages[place])
                 if page is not None and held.isdisjoint(marks := marks_of(page)):
                     held.update(marks)
                     drawn.append(page)
                 if len(drawn) == wanted:
-                    return iter(drawn)
-        return iter(drawn)
+                    return drawn
+        return drawn
 
     def _sources(self, update: CapturedUpdate, case: UpdateCase, wanted: int) -> Iterator[Sequence[Page]]:
         c = self.config
