@@ -62,7 +62,8 @@ def _explained(model: ModelResult, of: str) -> Measure:
     by_page = measured([(page, share, 1) for page, share in shares.items()])
     ceilings = [one for unit in model.units if (one := unit.record["finding"].get("of_truth")) is not None]
     most = max(ceilings, default=None)
-    return Measure(EXPLAINED, of, estimate, tuple(doubts), by_page, most=most, most_as=UNDER_DEFENCE)
+    printed = "" if most is None or not shares else f"{estimate.text(3)}, where the true page explains {most:.3f}"
+    return Measure(EXPLAINED, of, estimate, tuple(doubts), by_page, most=most, most_as=UNDER_DEFENCE, printed=printed)
 
 
 def categories_of(models: Sequence[ModelResult]) -> tuple[str, ...]:
