@@ -13,12 +13,14 @@ from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
 from docleak.errors import FederationError
 from docleak.models import load_model
+from docleak.report.severity import Severity
 from docleak.studies.engine import carry_out
 from docleak.studies.registry import report_on
 from docleak.studies.updates.case import open_case
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.secure import hiding
 from docleak.studies.updates.study import UpdatesStudy
+from docleak.studies.updates.verdict import _of_masks, severity_of
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.embedded import train_embedded
@@ -83,6 +85,53 @@ def test_masks_that_hide_nothing_are_found_out(capture: Path, tmp_path: Path) ->
     assert not comparison["hidden"] and comparison["correlation"] > 0.01
     constant = replace(case, update=written)
     assert not hiding(constant)["hidden"]
+
+
+@pytest.mark.parametrize("size", [1, 200, 2000])
+def test_a_tensor_that_is_left_out_of_the_masks_is_found_out(size: int, capture: Path, tmp_path: Path) -> None:
+    """A planted fault that moves the correlation of all words, and their spread, by less than chance does."""
+    masked = next(update for update in read_updates(capture) if update.client == "synthetic-0")
+    case = open_case(masked, load_model("vt5-start"), "synthetic")
+    assert case.replay.trained is not None
+    sent, true = dict(masked.delta()), case.replay.trained.update.delta
+    name = min((name for name in sent if sent[name].size >= size), key=lambda name: sent[name].size)
+    sent[name] = true[name]
+    write_update(tmp_path / "one", round=1, client="synthetic-0", start=masked.start(), received=sent, kind="delta",
+                 examples=1, details=masked.details)  # fmt: skip
+    (written,) = read_updates(tmp_path / "one")
+    told = hiding(replace(case, update=written))
+    assert not told["hidden"] and told["least"] == name and told["p_correlation"] > 1e-4
+    assert f"NOT HIDDEN: do not trust this aggregation. Over {told['numbers']:,}" in _of_masks(told)
+    assert f"{name} looks least like noise" in _of_masks(told)
+
+
+def test_masks_that_are_used_twice_are_found_out(capture: Path, tmp_path: Path) -> None:
+    """A planted fault: each round's words are noise, and less those of the next the silo's own change between them."""
+    shutil.copytree(capture, tmp_path / "twice")
+    masked, other = (
+        next(update for update in read_updates(capture) if update.client == client)
+        for client in ("synthetic-0", "synthetic-1")
+    )
+    case = open_case(masked, load_model("vt5-start"), "synthetic")
+    told = hiding(case, [other])
+    assert told["hidden"] and "Less 1 other masked update of its round" in _of_masks(told)
+    assert "No other masked words were recorded" in _of_masks(hiding(case))
+    words, scale = masked.delta(), 2.0**-20
+    again = {
+        name: value + scale * np.float32(np.sin(np.arange(value.size)).reshape(value.shape))
+        for name, value in words.items()
+    }
+    write_update(tmp_path / "twice", round=2, client="synthetic-0", start=masked.start(), received=again, kind="delta",
+                 examples=1, details=masked.details)  # fmt: skip
+    asked = UpdatesConfig(
+        str(tmp_path / "twice"), documents=str(capture.parent / "silos"), round=1, clients=("synthetic-0",)
+    )
+    run = carry_out(UpdatesStudy(asked), tmp_path / "audit")
+    (record,) = run.units()
+    assert record["masked"]["related"] == ["round 2, client synthetic-0"] and not record["masked"]["hidden"]
+    (_, (said,)) = report_on([run.path])
+    assert "The same masks hide the words of round 2, client synthetic-0" in "\n".join(said.lines)
+    assert severity_of(record) is Severity.UNTOLD
 
 
 @pytest.mark.parametrize("told", [False, True])

@@ -195,6 +195,11 @@ class UpdatesStudy(Study[UpdatesConfig]):
         """The masked words that a sum is of."""
         return [other for other in self.captured if other.folder == update.folder and is_masked(other)]
 
+    def _masked_beside(self, update: CapturedUpdate) -> list[CapturedUpdate]:
+        """The other masked words of its round, and the client's own of other rounds."""
+        masked = [other for other in self.captured if is_masked(other) and other.name != update.name]
+        return [other for other in masked if other.folder == update.folder or other.client == update.client]
+
     def identity(self) -> dict[str, str]:
         """All weights, those that are never trained too; those that the server sent are in the capture."""
         given = {"model": weights_hash(self.case(self.chosen[0]).model)}
@@ -248,7 +253,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
 
     def _secure(self, case: UpdateCase) -> dict[str, Any]:
         words, masked = words_of(case), is_masked(case.update)
-        told = {"masked": hiding(case)} if masked else {
+        told = {"masked": hiding(case, self._masked_beside(case.update))} if masked else {
             "sum": True, "silos": len(self._members(case.update)), "check": check(case, words, dict)
         }  # fmt: skip
         pictures, _ = unseen("the words are masked" if masked else "a sum of silos is too many pages")

@@ -12,6 +12,7 @@ from docleak.metrics import PageScore
 from docleak.report.measure import FIELDS, Measure, holdings, measured, share_of
 from docleak.report.severity import Cell, Part, Severity, judge, worst
 from docleak.report.templating import percent
+from docleak.spec import counted_words
 from docleak.studies.fields import cell_of
 
 #: Share of tokens, with at least this precision, from which the words count as told.
@@ -228,12 +229,22 @@ def _of_masks(found: Mapping[str, Any]) -> str:
     if "failed" in found:
         return f"Masked words; they could not be compared with the silo's update: {found['failed'].rstrip('.')}."
     verdict = "noise to the server" if found["hidden"] else "NOT HIDDEN: do not trust this aggregation"
-    return (
+    line = (
         f"Masked words: {verdict}. Over {found['numbers']:,} numbers their correlation with the update that this silo "
-        f"trained is {found['correlation']:+.5f} (of noise: {found['chance']:.5f} either way), and they are spread as "
-        f"evenly as chance spreads them with probability {found['p_uniform']:.2g}. What the sum tells of this silo's "
-        "pages is said of the sum."
+        f"trained is {found['correlation']:+.5f} (of noise: {found['chance']:.5f} either way). Tensor by tensor "
+        f"{found['least']} looks least like noise: one as uneven, or as like that update, is among noise with "
+        f"probability {found['p_uniform']:.2g}."
     )
+    if related := found["related"]:
+        line += f" The same masks hide the words of {'; '.join(related)}: one taken off the other leaves no noise."
+    elif found["others"]:
+        beside = counted_words(found["others"], "other masked update")
+        line += (
+            f" Less {beside} of its round, or of this silo's other rounds, they are noise, too: no mask is used twice."
+        )
+    else:
+        line += " No other masked words were recorded, so that a mask that is used twice would not have shown."
+    return f"{line} What the sum tells of this silo's pages is said of the sum."
 
 
 def _of_masked_words(words: Mapping[str, Any]) -> str:
