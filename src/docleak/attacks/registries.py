@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from docleak.attacks.answers.documents import DocumentAttack
     from docleak.attacks.gradients import Attack
     from docleak.attacks.pairs import AttackOnPairs
+    from docleak.attacks.pairs.span import SpanText
     from docleak.attacks.pairs.text import TextAttack
     from docleak.attacks.pairs.together import ImageAttack
     from docleak.attacks.servers.view import ActiveServer
@@ -42,7 +43,7 @@ SERVERS: Registry[ActiveServer] = _registry("server", "servers", "servers.view:A
 PAIRS: Registry[AttackOnPairs] = _registry("pair attack", "pairs", "protocol:Attack", group=GROUP)
 #: What an attack on pairs may be made of, beside the optimisations among ATTACKS.
 IMAGES: Registry[ImageAttack] = _registry("image attack", "images", "pairs.together:ImageAttack")
-TEXTS: Registry[TextAttack] = _registry("text attack", "texts", "protocol:Attack")
+TEXTS: Registry[TextAttack | SpanText] = _registry("text attack", "texts", "protocol:Attack")
 WEIGHTS: Registry[WeightsAttack] = _registry("attack on weights", "weights", "weights.cdmi:WeightsAttack", group=GROUP)
 #: What a field's attempts are chosen and the fields sorted by: the greater, the likelier was the field trained on.
 METRICS: Registry[Callable[[Attempt], float]] = _registry("membership metric", "metrics")

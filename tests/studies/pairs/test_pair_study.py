@@ -319,6 +319,37 @@ def test_classes_are_those_of_one_attack() -> None:
     assert verdict(attacks, same)["severity"] == "partial"
 
 
+@pytest.mark.parametrize(
+    ("named", "right", "severity", "label"),
+    [(19, 19, "partial", "Words come out"), (19, 9, "none", "Nothing recognisable"), (8, 8, "none", None)],
+)
+def test_words_that_the_table_names_are_no_all_clear(named: int, right: int, severity: str, label: str | None) -> None:
+    """Half of the words, and hardly another; a batch counts once, whatever attacks it."""
+    words = {"named": named, "right": right, "true": 19}
+    scores = [{"tokens": 0.0, "ssim": 0.01, "label": False}]
+    units = [{"attack": name, "batch": 0, "scores": scores, "words": words} for name in ("tag", "lamp")]
+    judgement = verdict(["tag", "lamp"], units)
+    assert judgement["severity"] == severity and label in (None, judgement["label"])
+    assert f"names {named} words, without their order; {right} of the texts' 19" in "\n".join(judgement["lines"])
+    assert (f"names {right} of the texts' 19 words" in judgement["sentence"]) == (severity == "partial")
+
+
+def test_a_client_that_trains_its_table_tells_its_words_and_one_that_adds_noise_does_not(tmp_path: Path) -> None:
+    config = replace(CONFIG, attacks=("tag",), train_embeddings=True)
+    run = carry_out(PairStudy(config), tmp_path / "open")
+    for record in run.units():
+        assert record["words"]["named"] == record["words"]["right"] == record["words"]["true"] > 3
+    (_, (said,)) = report_on([run.path])
+    assert said.parts[0].severity == "partial" and said.parts[0].label == "Words come out"
+    noisy = carry_out(PairStudy(replace(config, noise=0.01)), tmp_path / "noisy")
+    assert all(record["words"] is None for record in noisy.units())
+    assert not any("which words occur" in line for line in noisy.info["knows"])
+
+
+def test_the_closed_form_is_tried_where_no_attack_is_named() -> None:
+    assert "span" in PairConfig().attacks
+
+
 def test_texts_that_are_cut_are_counted_and_the_noise_is_known(tmp_path: Path) -> None:
     save(make_pages(8, seed=3), tmp_path / "pages")
     config = replace(

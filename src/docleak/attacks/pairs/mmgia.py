@@ -9,7 +9,7 @@ paper's baselines, beside Inverting Gradients on the picture.
 from docleak.attacks.gradients import dlg, inverting_gradients
 from docleak.attacks.pairs.align import Refinement
 from docleak.attacks.pairs.gifd import GIFD
-from docleak.attacks.pairs.single import IMAGE, LAMP, TAG
+from docleak.attacks.pairs.single import IMAGE, LAMP, SPAN, TAG
 from docleak.attacks.pairs.together import PairAttack
 
 ATTACK = PairAttack(
@@ -69,4 +69,12 @@ GIFD_ALONE = PairAttack(
     summary="GIFD on the picture, LAMP on the text, each alone",
     image=GIFD,
     text=LAMP,
+)
+
+SPAN_ALONE = PairAttack(
+    name="span",
+    paper="docleak, after Petrov et al. (2024)",
+    summary="the text out of the span of the first layer's gradients, the picture as mmgia's stage 1",
+    image=IMAGE,
+    text=SPAN,
 )

@@ -6,6 +6,7 @@ from docleak.attacks.gradients.engine import GradientAttack
 from docleak.attacks.gradients.matching import squared
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS
 from docleak.attacks.pairs.matching import layer_cosine, layer_norms, squared_and_absolute
+from docleak.attacks.pairs.span import SpanText
 from docleak.attacks.pairs.text import Moves, TextAttack
 
 #: docleak's stage 1 of the picture: eq. 2's distance squared, which has a gradient at a match, and a bounded solver.
@@ -53,4 +54,11 @@ LAMP = TextAttack(
     size_prior=1.0,
     starts=8,
     moves=Moves(),
+)
+
+SPAN = SpanText(
+    name="span",
+    paper="docleak, after Petrov et al. (2024)",
+    summary="words out of the span of the first layer's gradients, place by place; LAMP where that tells nothing",
+    otherwise=LAMP,
 )

@@ -251,5 +251,5 @@ def distances(
         many = vectorised(chosen, part)
         for number in range(len(part)):
             dummy = {name: many[f"network.{name}"][number] for name in view.names}
-            losses.append(float(distance(view.as_sent(dummy))))
+            losses.append(float(distance(view.as_sent(dummy)).detach()))
     return losses

@@ -18,6 +18,7 @@ from docleak.attacks.pairs.align import Refinement, align, partners, pull, simil
 from docleak.attacks.pairs.labels import labels_of
 from docleak.attacks.pairs.matching import quality
 from docleak.attacks.pairs.sentence import Sentences
+from docleak.attacks.pairs.span import SpanText
 from docleak.attacks.pairs.text import TextAttack
 from docleak.attacks.pairs.view import PairKnowledge, PairView, inputs_of
 from docleak.errors import AttackError
@@ -89,7 +90,7 @@ class PairAttack:
     paper: str
     summary: str
     image: ImageAttack
-    text: TextAttack
+    text: TextAttack | SpanText
     refine: Refinement | None = None
 
     @property

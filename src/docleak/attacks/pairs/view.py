@@ -94,13 +94,14 @@ def word_table(model: PairModel) -> str:
 
 
 def words_in(view: PairView) -> Tensor | None:
-    """Ids (n,) whose row of the word table has a gradient: the words of the batch. None where the table stays out."""
+    """Ids (n,) whose row of the word table has a gradient: the words of the batch. None where the table stays out, or
+    every row has one, as under noise."""
     rows = view.parts["text"].get(word_table(view.model))
     if rows is None:
         return None
     moved = rows.ne(0).any(1)
     ids = view.model.plain_ids()
-    return ids[moved[ids]]
+    return None if bool(moved[ids].all()) else ids[moved[ids]]
 
 
 def inputs_of(labels: Sequence[int], masks: Tensor | None = None) -> list[Encoded]:

@@ -165,6 +165,16 @@ class PairScore:
     true: str
 
 
+def words_named(case: PairCase) -> dict[str, int] | None:
+    """What the word table's gradient names of the batch's different words: {"named", "right", "true"}; None where it
+    names none, or all that there are."""
+    if case.knowledge.words is None:
+        return None
+    named, plain = ({int(i) for i in ids} for ids in (case.knowledge.words, case.view.model.plain_ids()))
+    true = {i for row in case.rows for i in row} & plain
+    return {"named": len(named), "right": len(named & true), "true": len(true)}
+
+
 def assign(gains: Sequence[Sequence[float]]) -> list[int]:
     """The column of each row such that the gains add up to the most (Hungarian method)."""
     rows, columns = linear_sum_assignment(-np.asarray(gains, dtype=np.float64))

@@ -80,7 +80,7 @@ class PairConfig:
     train_embeddings: bool = option(False, "The client also trains its tables of words and positions.", group=CLIENT)
     image_size: tuple[int, int] = option((64, 16), "Pixels of the pictures.", metavar="WxH", read=parse_size)
     batch_size: int = option(1, "Pairs averaged into one gradient.", group=CLIENT, range=BATCH_SIZE)
-    attacks: tuple[Choice, ...] = option(("mmgia",), "Attacks on the same pairs, comma-separated.")
+    attacks: tuple[Choice, ...] = option(("mmgia", "span"), "Attacks on the same pairs, comma-separated.")
     image_attack: Choice = option("", "Another attack on the picture, such as dlg or gifd.")
     text_attack: Choice = option("", "Another attack on the text: dlg-text, tag, lamp.")
     budget: int = option(300, "Gradient evaluations per modality and batch, for all attacks.", range=BUDGET)

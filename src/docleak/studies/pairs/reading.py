@@ -32,6 +32,8 @@ COLUMNS = {**SCORES, **ACCURACY}
 #: A text of which this share of tokens was read in place, and a picture of this SSIM, count as recovered, or in part.
 READ, PARTLY = 0.9, 0.5
 SEEN, BLURRED = 0.5, 0.25
+#: Words count as told where the word table names this share of them, and this share of what it names is right.
+TOLD_WORDS, SURE_WORDS = 0.5, 0.8
 #: Classes count as read out where a coin for each names as many with at most this probability.
 BY_CHANCE = 0.05
 #: Pairs that are shown, and pixels that a shown picture is at least wide; texts that a terminal shows.
@@ -156,7 +158,7 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     """How bad it is, in counts: ``severity``, a label, a sentence, and lines. Of each pair the best score of any of the
     attacks counts: who has the gradient may run them all. Classes are those of the first attack, since the best of
     several guesses is no coin's. They alone make it PARTIAL where no coin explains them, and UNTOLD where they are
-    most, of so few pairs that one does."""
+    most, of so few pairs that one does. So does the word table's gradient where it names the words."""
     by_pair: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
     for unit in (unit for unit in units if unit["attack"] in attacks):
         for target, score in enumerate(unit["scores"]):
@@ -173,13 +175,16 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     )
     by_a_coin = float(binom.sf(classes - 1, n, 0.5))
     most, told = max(texts, pictures), by_a_coin <= BY_CHANCE
+    named = words_named(units)
+    worded = named["right"] >= TOLD_WORDS * named["true"] > 0 and named["right"] >= SURE_WORDS * named["named"]
     if not n:
         severity, label = Severity.UNMEASURED, Severity.UNMEASURED.label
     elif most and 2 * most >= n:
         both = [name for name, count in (("texts", texts), ("pictures", pictures)) if 2 * count >= n]
         severity, label = Severity.SEVERE, f"Most {' and '.join(both)} can be recognised"
-    elif max(parts, blurs) or told:
-        severity, label = Severity.PARTIAL, "Parts come out" if max(parts, blurs) else "Classes come out"
+    elif max(parts, blurs) or told or worded:
+        what = "Parts" if max(parts, blurs) else "Words" if worded else "Classes"
+        severity, label = Severity.PARTIAL, f"{what} come out"
     elif 2 * classes > n:
         severity, label = Severity.UNTOLD, Severity.UNTOLD.label
     else:
@@ -189,14 +194,23 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     return {
         "severity": severity, "label": label,
         "sentence": f"{texts} of {n} texts came back almost word for word, {pictures} of {n} pictures in outline, and "
-        f"the classes of {classes} of {n} pairs{coin}.",
+        f"the classes of {classes} of {n} pairs{coin}."
+        + f" The gradient of the word table names {named['right']} of the texts' {named['true']} words." * worded,
         "lines": [
             f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half.",
             f"Pictures: {of}{pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}.",
             f"Classes{f', by {attacks[0]}' * (len(attacks) > 1)}: {classes} of {n} were read out of the gradient.",
+            *([f"Words: the gradient of the word table names {named['named']} words, without their order; "
+               f"{named['right']} of the texts' {named['true']} are among them."] if named["named"] else []),
             *([f"Counted by attack: {_by_attack(attacks, list(by_pair.values()))}."] if len(attacks) > 1 else []),
         ],
     }  # fmt: skip
+
+
+def words_named(units: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """What word tables name, over batches, each of which counts once."""
+    by_batch = {unit["batch"]: unit["words"] for unit in units if unit.get("words")}
+    return {key: sum(words[key] for words in by_batch.values()) for key in ("named", "right", "true")}
 
 
 def _by_attack(attacks: Sequence[str], pairs: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:

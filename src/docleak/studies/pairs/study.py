@@ -23,7 +23,7 @@ from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
 from docleak.spec import split_name
-from docleak.studies.pairs.case import pictures_of, score_pairs, self_tests
+from docleak.studies.pairs.case import pictures_of, score_pairs, self_tests, words_named
 from docleak.studies.pairs.client import Setting, privacy_of, set_up
 from docleak.studies.pairs.config import GIFD, PairConfig
 from docleak.studies.pairs.privacy import LONGEST
@@ -128,6 +128,7 @@ class PairStudy(TableStudy[PairConfig]):
             "evaluations": [finding.image_evaluations, finding.text_evaluations],
             "seconds": [finding.image_seconds, finding.text_seconds, finding.align_seconds],
             "rounds": [asdict(turn) for turn in finding.rounds],
+            "words": words_named(case),
         }
         return record, images
 
