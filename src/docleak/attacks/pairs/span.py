@@ -38,6 +38,8 @@ CHUNK, AT_ONCE = 1024, 16
 #: The mean squared share of what is read outside of the span below which a text is one of those that were sent, and the
 #: places of one that is none that are drawn anew.
 INSIDE, ANEW = 1e-8, 4
+#: Groups of layers that are looked at, nearest to the words first: a layer of BERT has three, the next one the fourth.
+DEEP = 4
 #: Of the rank of the widest span, what that of a layer has at least that read all texts: the last ones read less.
 WHOLE = 0.8
 #: Texts whose first layers are computed in the search for one of them.
@@ -113,12 +115,13 @@ def texts_of(
     view: GradientView, sentences: Sentences, choices: Choices, generator: torch.Generator
 ) -> tuple[dict[Cell, int], list[Cell]]:
     """A word for each cell, and the cells that stay open. Where there is a choice, of each text the words that are
-    nearest to a span: that of the layers which read whole texts, all of them, and whose span leaves out most."""
+    nearest to a span: that of the layers that first read whole texts, all of them, and whose span leaves out most."""
     words = {cell: ids[0] for cell, ids in choices.items()}
     undecided = [cell for cell, ids in choices.items() if len(ids) > 1]
     if not undecided:
         return words, []
-    spaces = [(group.first, _space(view, group)) for group in _groups(view, sentences) if not group.alone]
+    first = [group for group in _groups(view, sentences) if not group.alone][:DEEP]
+    spaces = [(group.first, _space(view, group)) for group in first]
     there = [(layer, space) for layer, space in spaces if space is not None]
     most = max((space.rank for _, space in there), default=0)
     whole = [(layer, space) for layer, space in there if space.rank >= WHOLE * most]
@@ -148,15 +151,17 @@ class _Nearness:
     scored: int = 0
 
     def text(self, others: Sequence[list[int]], generator: torch.Generator) -> tuple[float, list[int]]:
-        """One that none of the ``others`` is, if there is one: from words that no other has at its place, and then, as
-        long as none is inside the span, from the best one with some places drawn anew."""
+        """One that none of the ``others`` is, if there is one: from the nearest words that no other has at its place,
+        and then, as long as none is inside the span, from the best one with some places drawn anew."""
         everything = [self.choices[cell] for cell in self.cells]
+        texts = self.sentences.free.sum(0).tolist()  # at a place there are no more words than texts
+        nearest = [ids[: texts[place]] for ids, (_, place) in zip(everything, self.cells, strict=True)]
 
         def draw(number: int, ids: Sequence[int]) -> int:
             left = [word for word in ids if all(word != row[number] for row in others if number < len(row))] or ids
             return left[int(torch.randint(len(left), (1,), generator=generator))]
 
-        best = self.nearest([draw(number, ids) for number, ids in enumerate(everything)], everything)
+        best = self.nearest([draw(number, ids) for number, ids in enumerate(nearest)], everything)
         while (best[0] > INSIDE or best[1] in others) and self.scored < MOST:
             row = best[1].copy()
             for number in torch.randperm(len(row), generator=generator)[:ANEW].tolist():
