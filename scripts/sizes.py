@@ -45,7 +45,7 @@ rounds of a step). The printed numbers are of pretrained networks, other data an
 - MMGIA's pictures, a mean SSIM of 0.60 out of the tiny network in table 3, do not come out of ResNet-50 (0.02).
 
 **Not told by random weights**: what pretrained ones and a training make of it (PFL-DocVQA's answers and members, CDMI's
-fields). Tables 3 and 4 of GI-DQA have a base scale and were not run at it.
+fields). Table 4 of GI-DQA has a base scale and was not run at it.
 """
 
 

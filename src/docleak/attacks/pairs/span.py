@@ -1,9 +1,10 @@
-"""Texts out of the spans of a network's first layers, after DAGER (Petrov et al., 2024), whose texts stand alone.
+"""Texts out of the spans of a network's first layers, after DAGER (Petrov et al., 2024).
 
 The gradient of a linear layer's weight spans what the layer read (``gradients.algebra.subspace``). What the first
 layers of a text network read at a place depends on the word there and on the place alone, so that each word of the
 vocabulary is held against their span at each place. One text comes out whole. Of several the words of each place do;
-which belong together says the next layer that reads all words of a text: what it reads of a true one is in its span.
+which belong together say the next layers, which read all words of a text: what they read of a true one is in their
+span, and words change places until it is (``gradients.algebra.sequences.arrange`` would try all).
 """
 
 from __future__ import annotations
