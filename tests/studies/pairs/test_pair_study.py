@@ -346,6 +346,12 @@ def test_a_client_that_trains_its_table_tells_its_words_and_one_that_adds_noise_
     assert not any("which words occur" in line for line in noisy.info["knows"])
 
 
+@pytest.mark.parametrize("option", ["image_attack", "text_attack"])
+def test_an_exchanged_attack_that_is_none_is_refused_before_a_folder_is_made(option: str) -> None:
+    with pytest.raises(AttackError, match=r"unknown .*attack .dlgg.. "):
+        PairConfig(**{option: "dlgg"})
+
+
 def test_the_closed_form_is_tried_where_no_attack_is_named() -> None:
     assert "span" in PairConfig().attacks
 

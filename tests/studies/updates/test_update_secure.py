@@ -85,6 +85,11 @@ def test_masks_that_hide_nothing_are_found_out(capture: Path, tmp_path: Path) ->
     assert not comparison["hidden"] and comparison["correlation"] > 0.01
     constant = replace(case, update=written)
     assert not hiding(constant)["hidden"]
+    trained = case.replay.trained
+    nothing = {name: np.zeros_like(value) for name, value in true.items()}
+    still = replace(trained, update=replace(trained.update, delta=nothing))
+    unmoved = replace(case, replay=replace(case.replay, trained=still))
+    assert not hiding(unmoved)["hidden"], "of an update of zeros nothing can be said"
 
 
 @pytest.mark.parametrize("size", [1, 200, 2000])

@@ -147,7 +147,8 @@ class PairConfig:
 
     def _require_budget(self) -> None:
         """AttackError where the budget does not suffice for an attack to begin."""
-        if self.budget >= ENOUGH and not self.rounds and all(map(PAIRS.plain, self.attacks)):
+        exchanged = self.image_attack or self.text_attack  # which are refused here if there is none of that name
+        if self.budget >= ENOUGH and not self.rounds and not exchanged and all(map(PAIRS.plain, self.attacks)):
             return  # without loading them
         least = {name: made.least_budget for name, made in zip(self.attacks, self.made, strict=True) if _of_parts(made)}
         if short := [f"{name} {needed}" for name, needed in least.items() if needed > self.budget]:

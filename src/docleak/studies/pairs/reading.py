@@ -175,7 +175,7 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     )
     by_a_coin = float(binom.sf(classes - 1, n, 0.5))
     most, told = max(texts, pictures), by_a_coin <= BY_CHANCE
-    named = words_named(units)
+    named = words_told(units)
     worded = named["right"] >= TOLD_WORDS * named["true"] > 0 and named["right"] >= SURE_WORDS * named["named"]
     if not n:
         severity, label = Severity.UNMEASURED, Severity.UNMEASURED.label
@@ -207,7 +207,7 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     }  # fmt: skip
 
 
-def words_named(units: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def words_told(units: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """What word tables name, over batches, each of which counts once."""
     by_batch = {unit["batch"]: unit["words"] for unit in units if unit.get("words")}
     return {key: sum(words[key] for words in by_batch.values()) for key in ("named", "right", "true")}

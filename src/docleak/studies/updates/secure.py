@@ -44,7 +44,8 @@ def hiding(case: UpdateCase, others: Sequence[CapturedUpdate] = ()) -> dict[str,
     {"numbers", "correlation", "chance" (its standard deviation for noise), "p_correlation", "p_uniform", "least" (the
     tensor that looks least like noise), "others" (how many), "related" (those to which, mask for mask, these words are
     no noise), "hidden"}, chances corrected for how many tests there are; or {"failed": why} where the silo's round was
-    not trained again, so that its update is not known. Constant words fail.
+    not trained again, so that its update is not known. Constant words fail, and so does an update of
+    zeros, which tells of no mask.
     """
     if case.replay.trained is None:
         return {"failed": case.replay.why}
@@ -67,7 +68,7 @@ def hiding(case: UpdateCase, others: Sequence[CapturedUpdate] = ()) -> dict[str,
         "least": least,
         "others": len(others),
         "related": related,
-        "hidden": bool(p_correlation > ALARM and p_uniform > ALARM and not related),
+        "hidden": bool(np.isfinite(correlation) and p_correlation > ALARM and p_uniform > ALARM and not related),
     }
 
 
