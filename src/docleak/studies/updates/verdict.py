@@ -239,7 +239,10 @@ def _of_masks(found: Mapping[str, Any]) -> str:
         line += f" The same masks hide the words of {'; '.join(related)}: one taken off the other leaves no noise."
     elif found["others"]:
         beside = counted_words(found["others"], "other masked update")
-        line += f" Less {beside} of its round, or of this silo's other rounds, they are noise, too: among these no mask is used twice."
+        line += (
+            f" Less {beside} of its round, or of this silo's other rounds, they are noise, too: among these no mask is "
+            "used twice."
+        )
     else:
         line += " No other masked words were recorded, so that a mask that is used twice would not have shown."
     return f"{line} What the sum tells of this silo's pages is said of the sum."
