@@ -12,6 +12,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from docleak.attacks.pairs import PairView
+from docleak.attacks.pairs.mmgia import SPAN_ALONE
 from docleak.attacks.pairs.sentence import Sentences
 from docleak.attacks.pairs.single import LAMP, SPAN
 from docleak.attacks.pairs.span import texts_of, words_at
@@ -52,6 +53,15 @@ def test_texts_come_out_whole_by_few_gradients(victim: Callable[..., Any], count
     assert finding.tokens == truth(client)
     assert finding.matching < 1e-4, "the gradient says that these are the texts"
     assert finding.evaluations <= 3, "and which of one length has which class"
+
+
+def test_which_text_has_which_class_is_told_whatever_their_lengths(victim: Callable[..., Any]) -> None:
+    """Classes come out of the head ascending, texts by their lengths."""
+    client = victim(TEXTS, (3, 0, 2, 1))
+    known = replace(client, labels=client.labels.sort().values)
+    whole = SPAN_ALONE.run(client.view, client.knowledge, budget=40, generator=torch.Generator().manual_seed(0))
+    for finding, labels in ((read(known), read(known).labels), (whole, whole.labels[1])):
+        assert dict(zip(finding.tokens, labels, strict=True)) == dict(zip(truth(client), (3, 0, 2, 1), strict=True))
 
 
 def test_several_texts_are_put_together_by_what_reads_them_whole(victim: Callable[..., Any]) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, groupby
 from typing import Any
 
 import torch
@@ -81,15 +81,17 @@ class SpanText:
             choices = words_at(view, sentences)
             if choices is not None:
                 words, undecided = texts_of(view, sentences, choices, generator)
-                search = _Search(view, inputs, sentences, self.matching(view), budget, choices, undecided)
-                embeddings = search.run(words)
+                search = _Search(view, sentences, self.matching(view), budget, choices, undecided)
+                best = search.run(_Guess(words, inputs))
         if choices is None:
             return self.otherwise.run(
                 view, inputs, sentences, budget=budget, generator=generator, language=language, start_at=start_at,
                 progress=progress, guide=guide,
             )  # fmt: skip
+        embeddings = embedded(sentences, [best.words])[0]
         rows = tuple(tuple(row) for row in sentences.tokens(embeddings))
-        return TextFinding(embeddings, rows, search.least, search.used, time.perf_counter() - began)
+        labels = tuple(int(one.tensors["label"]) for one in best.inputs)
+        return TextFinding(embeddings, rows, search.least, search.used, time.perf_counter() - began, labels)
 
 
 def words_at(view: GradientView, sentences: Sentences) -> Choices | None:
@@ -266,18 +268,32 @@ def _read_at(view: GradientView, sentences: Sentences, layer: nn.Module, place: 
     return torch.cat([reached(layer, partial(_run, view, sentences, row))[:, place] for row in rows])
 
 
-def _exchanged(words: dict[Cell, int], one: Sequence[Cell], other: Sequence[Cell]) -> dict[Cell, int]:
-    """The words of two texts of one length in each other's places."""
-    pairs = [*zip(one, other, strict=True), *zip(other, one, strict=True)]
-    return words | {cell: words[taken] for cell, taken in pairs}
+@dataclass(frozen=True, eq=False)
+class _Guess:
+    """A word for each cell, and the texts' inputs, in which their classes are."""
+
+    words: dict[Cell, int]
+    inputs: Sequence[Encoded]
+
+    def exchanged(self, one: int, other: int) -> list[_Guess]:
+        """Two texts' classes in each other's place; of one length the texts, too: pictures may hold the classes."""
+        inputs, whole = list(self.inputs), []
+        for to, taken in ((one, other), (other, one)):
+            label = {"label": self.inputs[taken].tensors["label"]}
+            inputs[to] = replace(self.inputs[to], tensors=self.inputs[to].tensors | label)
+        texts = [[cell for cell in self.words if cell[0] == text] for text in (one, other)]
+        if len(texts[0]) == len(texts[1]):
+            pairs = [*zip(*texts, strict=True), *zip(*reversed(texts), strict=True)]
+            whole = [_Guess(self.words | {to: self.words[taken] for to, taken in pairs}, self.inputs)]
+        return [_Guess(self.words, inputs), *whole]
 
 
 @dataclass(eq=False)
 class _Search:
-    """The choice of words that matches the gradient best, and its distance; those of ``undecided`` cells are open."""
+    """The guess that matches the gradient best, and its distance; words of ``undecided`` cells are open, and which text
+    has which class."""
 
     view: GradientView
-    inputs: Sequence[Encoded]
     sentences: Sentences
     distance: Distance
     budget: int
@@ -286,19 +302,15 @@ class _Search:
     used: int = 0
     least: float = field(default=float("inf"))
 
-    def run(self, best: dict[Cell, int]) -> Tensor:
-        """(B, T, d). Whole texts of one length change places, and then words of undecided cells, as long as something
-        matches better and the budget lasts."""
+    def run(self, best: _Guess) -> _Guess:
+        """Texts exchange their classes, and then cells their words, as long as something matches better and the budget
+        lasts."""
         (self.least,) = self._scored([best])
-        texts = [[cell for cell in best if cell[0] == text] for text in sorted({text for text, _ in best})]
-        alike = [(one, other) for one, other in combinations(texts, 2) if len(one) == len(other)]
-        best = self._best_of(best, len(alike), lambda words, number: [_exchanged(words, *alike[number])])
-        best = self._best_of(best, len(self.undecided), lambda words, number: [*self._changes(words, number)])
-        return self._embeddings([best])[0]
+        pairs = list(combinations(range(len(best.inputs)), 2))
+        best = self._best_of(best, len(pairs), lambda guess, number: guess.exchanged(*pairs[number]))
+        return self._best_of(best, len(self.undecided), self._changes)
 
-    def _best_of(
-        self, best: dict[Cell, int], count: int, changes: Callable[[dict[Cell, int], int], list[dict[Cell, int]]]
-    ) -> dict[Cell, int]:
+    def _best_of(self, best: _Guess, count: int, changes: Callable[[_Guess, int], list[_Guess]]) -> _Guess:
         since, number = 0, 0
         while since < count and self.least > SAME and self.used < self.budget:
             others = changes(best, number)[: self.budget - self.used]
@@ -309,23 +321,34 @@ class _Search:
                 best = others[scores.index(self.least)]
         return best
 
-    def _changes(self, words: dict[Cell, int], number: int) -> Iterator[dict[Cell, int]]:
+    def _changes(self, guess: _Guess, number: int) -> list[_Guess]:
         """Each other word at the cell: put there, or taken from a cell that could have this one's."""
-        cell = self.undecided[number]
+        cell, words = self.undecided[number], guess.words
+        many = []
         for word in self.choices[cell]:
             if word != words[cell]:
-                yield words | {cell: word}
-                for other in self.undecided:
-                    if words[other] == word and words[cell] in self.choices[other]:
-                        yield words | {cell: word, other: words[cell]}
+                many.append(words | {cell: word})
+                many += [
+                    words | {cell: word, other: words[cell]}
+                    for other in self.undecided
+                    if words[other] == word and words[cell] in self.choices[other]
+                ]
+        return [_Guess(changed, guess.inputs) for changed in many]
 
-    def _embeddings(self, many: Sequence[dict[Cell, int]]) -> Tensor:
-        x = self.sentences.fixed.repeat(len(many), 1, 1, 1)
-        for number, words in enumerate(many):
-            for (text, place), word in words.items():
-                x[number, text, place] = self.sentences.table[word]
-        return x
-
-    def _scored(self, many: Sequence[dict[Cell, int]]) -> list[float]:
+    def _scored(self, many: Sequence[_Guess]) -> list[float]:
         self.used += len(many)
-        return distances(self.view, self.inputs, self.distance, self._embeddings(many), chunk=AT_ONCE)
+        scores = []
+        for _, alike in groupby(many, key=lambda guess: id(guess.inputs)):
+            guesses = list(alike)
+            x = embedded(self.sentences, [guess.words for guess in guesses])
+            scores += distances(self.view, guesses[0].inputs, self.distance, x, chunk=AT_ONCE)
+        return scores
+
+
+def embedded(sentences: Sentences, many: Sequence[dict[Cell, int]]) -> Tensor:
+    """(n, B, T, d): the embeddings of each choice of words."""
+    x = sentences.fixed.repeat(len(many), 1, 1, 1)
+    for number, words in enumerate(many):
+        for (text, place), word in words.items():
+            x[number, text, place] = sentences.table[word]
+    return x

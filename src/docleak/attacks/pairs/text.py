@@ -40,13 +40,15 @@ class Moves:
 
 @dataclass(frozen=True)
 class TextFinding:
-    """``embeddings`` (B, T, d) with the least matching distance, and their projection to tokens, one row per text."""
+    """``embeddings`` (B, T, d) with the least matching distance, and their projection to tokens, one row per text;
+    ``labels`` are the texts' classes, where the attack tells which has which."""
 
     embeddings: Tensor
     tokens: tuple[tuple[int, ...], ...]
     matching: float
     evaluations: int
     seconds: float
+    labels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

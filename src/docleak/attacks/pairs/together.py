@@ -27,6 +27,8 @@ from docleak.models.pair.model import MODALITIES, Modality
 
 #: Called with a modality, its evaluations so far, and its budget.
 OnProgress = Callable[[str, int, int], None]
+#: Classes of the pictures, and of the texts.
+Labels = tuple[tuple[int, ...], tuple[int, ...]]
 #: Made-up pictures and texts whose outputs stand in for the batch's, to count its classes.
 PROBES = 8
 
@@ -71,7 +73,7 @@ class PairFinding:
     pixels: Tensor
     texts: tuple[str, ...]
     tokens: tuple[tuple[int, ...], ...]
-    labels: tuple[tuple[int, ...], tuple[int, ...]]
+    labels: Labels
     image_quality: float
     text_quality: float
     image_evaluations: int
@@ -163,7 +165,7 @@ class _Chase:
             reached = self._stage_two(refine)
         return self._finding(self._quality("image"), self._quality("text"))
 
-    def _labels(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _labels(self) -> Labels:
         """Both modalities' classes, from the gradient alone; the model's usual outputs come from made-up inputs."""
         model, count = self.view.model, PROBES
         probes = torch.rand((count, *self.size[1:]), generator=self.generator).to(model.device)
@@ -202,14 +204,14 @@ class _Chase:
         its objective."""
         began, left = time.perf_counter(), end - self.used[modality]
         advance = self._image if modality == "image" else self._text
-        x, loss, used = advance(left, guide)
+        x, loss, used, labels = advance(left, guide)
         self.used[modality] += used
         if modality not in self.best or loss < self.best[modality][0]:
-            self.best[modality] = (loss, x)
+            self.best[modality], self.labels = (loss, x), labels
         self.seconds[modality] += time.perf_counter() - began
         self.on_progress(modality, self.used[modality], self.budget)
 
-    def _image(self, budget: int, guide: Guide | None) -> tuple[Tensor, float, int]:
+    def _image(self, budget: int, guide: Guide | None) -> tuple[Tensor, float, int, Labels]:
         template = torch.full(self.size, 0.5, device=self.view.model.device)
         private = torch.ones(self.size[0], *self.size[2:], dtype=torch.bool, device=template.device)
         known = Knowledge(template, private, self._inputs("image"))
@@ -217,15 +219,16 @@ class _Chase:
             self._side("image"), known, budget=budget, generator=self.generator, start_at=self.next["image"],
             guide=guide,
         )  # fmt: skip
-        return finding.pixels, finding.matching, finding.evaluations
+        return finding.pixels, finding.matching, finding.evaluations, self.labels
 
-    def _text(self, budget: int, guide: Guide | None) -> tuple[Tensor, float, int]:
+    def _text(self, budget: int, guide: Guide | None) -> tuple[Tensor, float, int, Labels]:
         span = (self.used["text"] / self.budget, (self.used["text"] + budget) / self.budget)
         finding = self.attack.text.run(
             self._side("text"), self._inputs("text"), self.sentences, budget=budget, generator=self.generator,
             language=self.knowledge.language, start_at=self.next["text"], progress=span, guide=guide,
         )  # fmt: skip
-        return finding.embeddings, finding.matching, finding.evaluations
+        labels = (self.labels[0], finding.labels or self.labels[1])
+        return finding.embeddings, finding.matching, finding.evaluations, labels
 
     def _joint(self, refine: Refinement) -> None:
         """Stage 2 inside stage 1: the text leads the picture, which is made in one go, and it then leads the text."""
