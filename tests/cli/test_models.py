@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import transformers as t
 
+from docleak.privacy.lineage import PUBLIC, Lineage, Trained
+from docleak.training.lineage import lineage_of, write_lineage
+
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Path:
@@ -70,10 +73,13 @@ def test_a_vision_language_model_is_made_adapted_and_trained(
     code, out, err = command("models", "make", "--list")
     assert code == 0 and "qwen2_vl" in out
     pytest.importorskip("peft", reason="the extra adapters is not installed")
+    trained = Lineage(PUBLIC, "drawn", (Trained("a", "central training (qa, 1 round)", None),))
+    write_lineage(tmp_path / "base", trained)
     words = ("models", "adapt", str(tmp_path / "base"), str(tmp_path / "lora"), "--lora")
     code, out, err = command(*words, "r=2,targets=q_proj", "--json")
     assert code == 0, err
     assert json.loads(out)["trainable"] == 2 * 2 * (48 + 48)
+    assert lineage_of(str(tmp_path / "lora")) == trained, "adapters drawn at random: what the base saw"
     code, out, err = command(*words, "rank=2")
     assert code == 1 and "rank" in err
     code, out, err = command("train", "federated", "--model", str(tmp_path / "lora"), "--dry-run")

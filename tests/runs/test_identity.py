@@ -1,5 +1,6 @@
 """Hashes of the files that a configuration names."""
 
+import json
 import os
 from pathlib import Path
 
@@ -36,6 +37,18 @@ def test_a_folder_that_is_called_as_an_attack_is_not_the_attack(
     config = {"attack": "gi-dqa", "attacks": ["gi-dqa", "./mine.py:Mine"], "defenses": ["noise"], "documents": "pages"}
     assert set(sources_of(config)) == {"pages"}
     assert set(sources_of({**config, "attacks": ["./gi-dqa"]})) == {"pages", "./gi-dqa"}
+
+
+def test_the_base_under_adapters_counts_whether_they_are_made_or_there(model: Path, tmp_path: Path) -> None:
+    adapters = tmp_path / "adapters"
+    adapters.mkdir()
+    (adapters / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model)}))
+    asked = f"lora:{model},r=2,seed=0"
+    before = sources_of({"model": asked, "models": (str(adapters),)})
+    assert set(before) == {asked, str(adapters), str(model)}
+    (model / "model.safetensors").write_bytes(b"other weights")
+    after = sources_of({"model": asked, "models": (str(adapters),)})
+    assert {name for name in before if before[name] != after[name]} == {asked, str(model)}
 
 
 def test_content_and_names_count_and_times_do_not(model: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import docleak
 from docleak.errors import ModelError, PrivacyError
 from docleak.models import load_model, trainable
 from docleak.models.base import DocumentModel
+from docleak.models.lora import Lora, adapt
+from docleak.models.shipped import CHECKPOINTS
+from docleak.privacy.lineage import PUBLIC, UNKNOWN
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.party import fresh_model_of
 from docleak.training.federated.summary import Cost, network_of
 from docleak.training.federated.wire import Compression
-from docleak.training.lineage import lineage_of
+from docleak.training.lineage import lineage_of, write_lineage
 from docleak.training.private.clipping import clipped_sum
 from docleak.training.private.moving import require_moving
 from docleak.training.settings import TrainingSettings
@@ -68,6 +72,17 @@ def test_what_is_trained_are_adapters_on_the_same_base(run: Path) -> None:
         assert torch.equal(now, then) == (name not in names), name
     assert lineage_of(START) == lineage_of("layoutlmv3-start")
     assert lineage_of(str(run / "model")).trainings
+
+
+def test_a_lineage_of_adapters_is_of_the_base_that_it_was_written_for(tmp_path: Path) -> None:
+    base, adapters = tmp_path / "base", tmp_path / "adapters"
+    shutil.copytree(CHECKPOINTS / "layoutlmv3-start", base)
+    adapt(str(base), adapters, Lora(2, targets=("query",)), seed=0)
+    write_lineage(adapters, lineage_of(str(base)))
+    assert lineage_of(str(adapters)).origin == PUBLIC
+    weights = base / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")  # another training's, put in its place
+    assert lineage_of(str(adapters)).origin == UNKNOWN
 
 
 @pytest.mark.parametrize("private", [{}, {"unit": "record", "noise": 1.0, "denominator": 4}], ids=["plain", "record"])

@@ -146,9 +146,11 @@ def adapt(
     """Put low-rank adapters (LoRA) on a model: the base is frozen, and the adapters are what clients train and send."""
     from docleak.models.lora import Lora
     from docleak.models.lora import adapt as write
+    from docleak.training.lineage import assembled
 
     with working_in(out, whole=True, resumes=False):
         card = write(model, out, Lora.parsed(lora), seed=seed)
+    card = {**card, "lineage": assembled(out, [model], public=False).to_dict()}  # drawn at random: the base's
     said = f"LoRA of rank {card['r']} on {', '.join(card['targets'])}"
     emit(
         card, f"{said}: {card['trainable']:,} of {card['parameters']:,} parameters to train, saved in {out}"

@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import docleak
-from docleak.files import reported
+from docleak.errors import RunError
+from docleak.files import read_json_object, reported
 from docleak.spec import split_name
 
 #: Of the layout of run folders and of what their files mean. Folders of another one are refused.
 SCHEMA = 2
+#: What makes a folder one of adapters.
+ADAPTER = "adapter_config.json"
 #: What only arranges, prints and parses: it may change without a run being another.
 PRINTING = ("cli", "report", "recipes")
 #: Fields whose single words are names of registries, never folders that happen to be called so where a run begins.
@@ -70,11 +73,13 @@ def sources_of(
     config: Mapping[str, object], *, apart_from: Path | None = None, pictures: bool = True
 ) -> dict[str, str]:
     """Ten hexadecimal digits for each file or folder that a string of ``config`` names: its files' names and bytes.
+    Adapters bring the folder of their base along.
 
     Without ``pictures`` the sizes of these stand for their bytes: there may be 100,000. What is below ``apart_from``, a
     folder of results, does not count, nor do hidden files. RunError for files that cannot be read.
     """
-    named = sorted({text for text in _strings(config) if _path_in(text) is not None})
+    texts = {text for text in _strings(config) if _path_in(text) is not None}
+    named = sorted(texts | {base for text in texts for base in _base_of(text)})
     away = apart_from.resolve() if apart_from is not None else None
     hashes = {}
     for text in named:
@@ -114,14 +119,25 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _path_in(text: str) -> Path | None:
-    """The path that a string names by itself or behind FORMAT:, if there is something."""
-    for name in (text, split_name(text)[1]):
+    """The path that a string names by itself, behind FORMAT: or as lora:PATH,r=8, if there is something."""
+    kind, rest = split_name(text)
+    for name in (text, rest, *([rest.partition(",")[0]] if kind == "lora" else [])):
         try:
             if name.strip() and Path(name).exists():
                 return Path(name)
         except (OSError, ValueError):  # too long, or not the name of a file
             continue
     return None
+
+
+def _base_of(text: str) -> list[str]:
+    """The folder of the base that adapters name, where ``text`` names a folder of these."""
+    path = _path_in(text)
+    if path is None or not (path / ADAPTER).is_file():
+        return []
+    told = read_json_object(path / ADAPTER, error=RunError, advice="Save the adapters again.")
+    base = str(told.get("base_model_name_or_path") or "")
+    return [base] if _path_in(base) is not None else []
 
 
 def _hash(path: Path, away: Path | None, pictures: bool) -> str:

@@ -19,20 +19,29 @@ from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.options import said_idle
 from docleak.privacy.lineage import PUBLIC, UNKNOWN, Claim, Fingerprints, Lineage, claim_of, united
 
-CARD, PROVIDERS, KEY = "docleak.json", "providers.json", "lineage"
+CARD, PROVIDERS, KEY, ADAPTER = "docleak.json", "providers.json", "lineage", "adapter_config.json"
 #: Files of a model's folder that are, or say, its values.
-WEIGHTS = ("*.safetensors", "*.bin", "config.json", "adapter_config.json")
+WEIGHTS = ("*.safetensors", "*.bin", "config.json", ADAPTER)
 SYNTHETIC = Lineage(PUBLIC, "synthetic pages that docleak makes")
 ADVICE = "Restore the file, or delete it: the model then counts as one of which nothing is known."
 
 
 def weights_digest(folder: Path) -> str:
-    """SHA-256 over the files of a model that hold its values, with their names."""
+    """SHA-256 over the files of a model that hold its values, with their names; of adapters also over their base's."""
     digest = hashlib.sha256()
-    for file in sorted({file for pattern in WEIGHTS for file in folder.glob(pattern)}):
-        with file.open("rb") as stream:
-            digest.update(f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
+    for place in filter(None, (folder, _under_adapters(folder))):
+        for file in sorted({file for pattern in WEIGHTS for file in place.glob(pattern)}):
+            with file.open("rb") as stream:
+                digest.update(f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+def _under_adapters(folder: Path) -> Path | None:
+    """The folder of the base on which the adapters in ``folder`` are; None of other models and of a hub's name."""
+    if not (folder / ADAPTER).is_file():
+        return None
+    said = read_json_object(folder / ADAPTER, error=PrivacyError, advice="Save the adapters again.")
+    return folder_of(str(said.get("base_model_name_or_path") or folder))
 
 
 def folder_of(source: str) -> Path | None:
