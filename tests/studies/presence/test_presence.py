@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError
 from docleak.report.page import write_report
 from docleak.studies.engine import carry_out
@@ -58,6 +60,16 @@ def test_the_signed_page_says_of_what_model_how_many_pages_and_who_asks(tmp_path
     (run.folder(study.units()[1].id) / "unit.json").unlink()
     (half,) = read_runs([run])
     assert half.scope is not None and half.scope.unfinished == "1 of 2 updates"
+
+
+def test_pages_of_a_folder_are_dealt_and_not_taken_in_its_order(tmp_path: Path) -> None:
+    """Invoices that stand before receipts are no update that is told from none."""
+    save(make_pages(20, seed=1), tmp_path / "pages")
+    dealt = deal(PresenceConfig(documents=str(tmp_path / "pages"), pages=16, batch_size=8, controls=4))
+    there = [page.name for subject in (*dealt.asked, *dealt.controls) for page in subject.pages]
+    assert len(set(there)) == 20
+    for part in (there[:8], there[8:16]):
+        assert any(name in sorted(there)[:10] for name in part) and any(name in sorted(there)[10:] for name in part)
 
 
 def test_providers_are_dealt_once_and_their_other_pages_are_in_no_update() -> None:

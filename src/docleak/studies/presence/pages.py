@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from docleak.documents import Page, load_pages
+from docleak.documents.loaders import SYNTHETIC
 from docleak.documents.pages import provider_names
 from docleak.errors import DocumentError
 from docleak.studies.presence.config import PresenceConfig
@@ -53,6 +54,8 @@ def _single(c: PresenceConfig, count: int, warm_up: int) -> tuple[list[Subject],
             f"{c.documents!r} has {len(kept)} pages with a question; expected {count + warm_up}: {c.pages} to ask "
             f"about, {c.controls} controls, and {c.warm_up} rounds of warm-up."
         )
+    if c.documents != SYNTHETIC:  # in their own order one kind of pages may be in, and another out
+        kept = [kept[place] for place in np.random.default_rng(c.seed).permutation(len(kept))]
     return [Subject((page,)) for page in kept[:count]], kept[count : count + warm_up]
 
 
