@@ -341,3 +341,13 @@ def test_a_claim_beside_none_is_told_as_that() -> None:
     claim, none = (Measure(CLAIMED, "m", Estimate.exactly(e), unbounded=e is None) for e in (2.0, None))
     told = difference(none, claim, np.random.default_rng(0), same=True).estimate
     assert told.value is None and told.why == f"none claimed in the first, {claim.text} in the second"
+
+
+@pytest.mark.parametrize("other", ["1.5 at delta 0.1 per provider", "1.5 at delta 1e-05 per record"])
+def test_epsilons_at_other_deltas_or_per_other_units_have_no_difference(other: str) -> None:
+    """The same noise has a lower epsilon at a larger delta, and per record one that says nothing of a provider's."""
+    first, second = claimed("m", 2.0, "2 at delta 1e-05 per provider"), claimed("m", 1.5, other)
+    told = difference(first, second, np.random.default_rng(0), same=True).estimate
+    assert told.value is None and "no difference of one epsilon" in told.why
+    alike = replace(second, printed="1.5 at delta 1e-05 per provider")
+    assert difference(first, alike, np.random.default_rng(0), same=True).estimate.value == -0.5

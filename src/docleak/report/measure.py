@@ -201,7 +201,8 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
     """Second less first. Where ``same`` says that groups of one name are one document, and both have the same, each
     resample draws them for both; else each is drawn for itself. Groups of which nothing was counted are none, and of
     fewer than FEWEST there is no interval. Resamples of a side whose groups are all alike (nothing read, or all) show
-    no risk of it: there the interval is at least as wide as the two single ones make it (Zou & Donner, 2008).
+    no risk of it: there the interval is at least as wide as the two single ones make it (Zou & Donner, 2008). Epsilons
+    at other deltas, or per other units, have no difference.
     """
     if first.unbounded or second.unbounded:
         why = f"{first.text} in the first, {second.text} in the second"
@@ -209,6 +210,10 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
     if first.estimate.value is None or second.estimate.value is None:
         lacking = (one.estimate.why for one in (first, second) if one.estimate.value is None)
         why = next(filter(None, lacking), "not measured in both")
+        return Difference(first, second, Estimate(None, why=why), False)
+    held = [one.printed.partition(" at delta ")[2] for one in (first, second)]
+    if all(held) and held[0] != held[1]:
+        why = f"{first.text} in the first, {second.text} in the second: that is no difference of one epsilon"
         return Difference(first, second, Estimate(None, why=why), False)
     value = second.estimate.value - first.estimate.value
     if not (first.by and second.by):
