@@ -149,6 +149,10 @@ def impossible(federation: Federation, silos: int) -> list[str]:
         (secure is not None and taking > 1 and not taking < 2 * threshold <= 2 * taking,
          f"the secure threshold is {threshold}, and {taking} of {silos} silos train in a round; expected more than "
          f"half of these and no more: {taking // 2 + 1} to {taking}"),
+        (federation.privacy is not None and federation.compression.kind != "none" and taking > 1,
+         f"compression is {federation.compression}, and under the privacy plan {taking} silos share the noise of a "
+         "round: what each of them leaves out or rounds is of its share, so that the sum has not the noise that is "
+         "accounted; send updates whole (none)"),
         (not taking,
          f"participation is {federation.participation}, which is less than one of {silos} silos, and the privacy plan "
          f"counts on no more than that share being drawn; plan with {1 / max(silos, 1):.4g} or more"),
