@@ -126,6 +126,20 @@ def test_a_perfect_reconstruction_in_any_order_has_full_marks(model: PairModel) 
     assert np.array_equal(shown["truth"], shown["reconstruction"])
 
 
+def test_what_the_vocabulary_cannot_write_is_not_counted_as_unread(model: PairModel) -> None:
+    """Words of another script are one token for all; nobody reads which, and what stands beside them counts."""
+    one, other = make_scenes(2, seed=4)
+    case = build_pair_case(model, [replace(one, text="date 東京"), replace(other, text="東京")])
+    rows = tuple(tuple(1 if i == model.tokenizer.unk_token_id else i for i in row) for row in case.rows)
+    scores = score_pairs(case, replace(truth_as_finding(case, [0, 1]), tokens=rows))
+    assert [(score.tokens, score.written, score.unwritten) for score in scores] == [(1.0, 1, 2), (0.0, 0, 2)]
+    unread = [{"tokens": 0.0, "ssim": 0.01, "label": False, "written": n, "unwritten": 2} for n in (0, 0, 4)]
+    judgement = verdict(["tag"], [{"attack": "tag", "batch": 0, "scores": unread}])
+    assert judgement["severity"] == "untold", "most could not be read by anybody"
+    assert any("cannot write all of 3 of the texts, and nothing of 2" in line for line in judgement["lines"])
+    assert verdict(["tag"], [{"attack": "tag", "batch": 0, "scores": unread[1:]}])["severity"] == "none"
+
+
 def test_a_text_of_another_pair_is_no_full_mark(model: PairModel) -> None:
     different = list({pair.text: pair for pair in make_scenes(20, seed=4)}.values())[:3]
     case = build_pair_case(model, different)

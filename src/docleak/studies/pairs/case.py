@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import cast
 
 import numpy as np
@@ -147,7 +148,8 @@ def _text_test(side: GradientView, embeddings: Tensor, inputs: Sequence[Encoded]
 
 @dataclass(frozen=True)
 class PairScore:
-    """One target. ``tokens`` is the share of its tokens read exactly in place; ROUGE is in 0..1.
+    """One target. ``tokens`` is the share of its tokens read exactly in place, of the ``written`` ones, those of which
+    its vocabulary has a word: what it lacks (CJK, say) enters as one token for all. ROUGE is in 0..1.
 
     ``together`` says whether picture and text of this target came out as one pair (always so for a batch of one).
     """
@@ -163,6 +165,8 @@ class PairScore:
     together: bool
     read: str
     true: str
+    written: int
+    unwritten: int
 
 
 def words_named(case: PairCase) -> dict[str, int] | None:
@@ -191,17 +195,19 @@ def score_pairs(case: PairCase, finding: PairFinding) -> list[PairScore]:
         [rouge(read, true).rouge_l + TIE * (column == pictures[number]) for column, read in enumerate(finding.texts)]
         for number, true in enumerate(texts)
     ])  # fmt: skip
-    scores = []
+    plain, scores = {*case.view.model.plain_ids().tolist()}, []
     for number, (pair, picture, text) in enumerate(zip(case.pairs, pictures, words, strict=True)):
         read, true = finding.texts[text], texts[number]
         shared = rouge(read, true)
+        told = [mine == other for mine, other in zip_longest(case.rows[number], finding.tokens[text]) if mine in plain]
         labels = (finding.labels[0][picture], finding.labels[1][text])
         scores.append(
             PairScore(
                 pair.name, ssim(truths[number], reconstructed[picture]), psnr(truths[number], reconstructed[picture]),
                 shared.rouge1, shared.rouge2, shared.rouge_l,
-                _in_place(finding.tokens[text], case.rows[number]),
+                sum(told) / len(told) if told else 0.0,
                 labels == tuple(int(side[number]) for side in learnt), picture == text, read, true,
+                len(told), len(case.rows[number]) - len(told),
             )
         )  # fmt: skip
     return scores
@@ -212,7 +218,3 @@ def pictures_of(case: PairCase, finding: PairFinding, number: int) -> dict[str, 
     truths, reconstructed = ([image_of(p) for p in pixels] for pixels in (case.pixels, finding.pixels))
     column = assign([[ssim(t, f) for f in reconstructed] for t in truths])[number]
     return {"truth": truths[number], "reconstruction": reconstructed[column]}
-
-
-def _in_place(read: Sequence[int], true: Sequence[int]) -> float:
-    return sum(a == b for a, b in zip(read, true, strict=False)) / len(true) if len(true) else 0.0

@@ -12,7 +12,7 @@ from docleak.errors import RunError
 from docleak.metrics.estimate import Estimate, ratio
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import enlarged, picture
-from docleak.report.severity import Part, Severity
+from docleak.report.severity import LEGIBLE_SHARE, Part, Severity
 from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
@@ -158,7 +158,8 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     """How bad it is, in counts: ``severity``, a label, a sentence, and lines. Of each pair the best score of any of the
     attacks counts: who has the gradient may run them all. Classes are those of the first attack, since the best of
     several guesses is no coin's. They alone make it PARTIAL where no coin explains them, and UNTOLD where they are
-    most, of so few pairs that one does. So does the word table's gradient where it names the words."""
+    most, of so few pairs that one does. So does the word table's gradient where it names the words. Of texts that the
+    vocabulary cannot write none can be read; where most are such, nothing read is UNTOLD."""
     by_pair: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
     for unit in (unit for unit in units if unit["attack"] in attacks):
         for target, score in enumerate(unit["scores"]):
@@ -175,6 +176,8 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     )
     by_a_coin = float(binom.sf(classes - 1, n, 0.5))
     most, told = max(texts, pictures), by_a_coin <= BY_CHANCE
+    first = [next(iter(scores.values())) for scores in by_pair.values()]
+    partly, lost = sum(bool(one.get("unwritten")) for one in first), sum(one.get("written") == 0 for one in first)
     named = words_told(units)
     worded = named["right"] >= TOLD_WORDS * named["true"] > 0 and named["right"] >= SURE_WORDS * named["named"]
     if not n:
@@ -185,7 +188,7 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     elif max(parts, blurs) or told or worded:
         what = "Parts" if max(parts, blurs) else "Words" if worded else "Classes"
         severity, label = Severity.PARTIAL, f"{what} come out"
-    elif 2 * classes > n:
+    elif 2 * classes > n or n - lost < LEGIBLE_SHARE * n:
         severity, label = Severity.UNTOLD, Severity.UNTOLD.label
     else:
         severity, label = Severity.NONE, "Nothing recognisable"
@@ -198,6 +201,8 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
         + f" The gradient of the word table names {named['right']} of the texts' {named['true']} words." * worded,
         "lines": [
             f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half.",
+            *([f"The text network's vocabulary cannot write all of {partly} of the texts, and nothing of {lost}: what "
+               "it lacks enters a gradient as one token for all, and is not counted."] if partly else []),
             f"Pictures: {of}{pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}.",
             f"Classes{f', by {attacks[0]}' * (len(attacks) > 1)}: {classes} of {n} were read out of the gradient.",
             *([f"Words: the gradient of the word table names {named['named']} words, without their order; "
