@@ -93,6 +93,14 @@ def test_pages_that_weigh_alike_are_not_claimed(seed: int) -> None:
     assert not dominant.claimed and not dominant.recovered.exact
 
 
+def test_a_batch_that_is_filled_up_with_one_page_is_read_as_that_page() -> None:
+    """As a sampler does that repeats what it has until a batch is full."""
+    (page,) = pages_for(model("layoutlmv3-start"), "synthetic", count=1, seed=5)
+    case = build_case(model("layoutlmv3-start"), [page] * 3, Exposure(), seed=5)
+    record = one_page(case)
+    assert record["claimed"] and record["believed_exact"] and record["exact"] and all(record["fields_read"])
+
+
 def test_a_gradient_of_another_model_is_not_believed() -> None:
     """The same batch, its gradient multiplied: every sum says the same, but no page of a mean of four has it."""
     case = batch("layoutlmv3-trained", 5)

@@ -217,9 +217,15 @@ def _picture(view: GradientView, knowledge: Knowledge) -> tuple[Tensor, Tensor, 
 
 
 def _left(view: GradientView, pixels: Tensor, example: Encoded) -> float:
-    """The share of the squared gradient that the page's own, as one of a mean, leaves unexplained."""
+    """The share of the squared gradient that the page's own, as one of a mean, leaves unexplained; or, where that is
+    next to nothing, as all of them: a batch may be filled up with one page."""
     with inference_mode_of(view):
         page = dummy_gradient(view.model, pixels, [example], view.names, create_graph=False)
-    sent = view.as_sent({name: value / view.batch_size for name, value in page.items()})
+    one, every = (_unexplained(view, {n: v * share for n, v in page.items()}) for share in (1 / view.batch_size, 1.0))
+    return every if every <= WHOLE else one
+
+
+def _unexplained(view: GradientView, page: Mapping[str, Tensor]) -> float:
+    sent = view.as_sent(page)
     left = sum(float((value - sent[name]).double().square().sum()) for name, value in view.gradient.items())
     return left / sum(float(value.double().square().sum()) for value in view.gradient.values())
