@@ -334,6 +334,19 @@ def test_classes_are_those_of_one_attack() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ssim", "others", "severity"),
+    [(0.6, 0.3, "severe"), (0.6, 0.6, "untold"), (0.95, 0.6, "severe"), (0.1, 0.6, "none")],
+)
+def test_pictures_that_are_like_any_other_are_not_counted(ssim: float, others: float, severity: str) -> None:
+    """A generator makes pictures like those that it learned from, and what a client sent is noise."""
+    scores = [{"tokens": 0.0, "ssim": ssim, "label": False, "others": [others] * 5 + [0.0] * 5}]
+    units = [{"attack": "gifd", "batch": batch, "scores": scores} for batch in range(2)]
+    judgement = verdict(["gifd"], units)
+    assert judgement["severity"] == severity
+    assert ("Pictures that were in no gradient" in judgement["sentence"]) == (severity == "untold")
+
+
+@pytest.mark.parametrize(
     ("named", "right", "severity", "label"),
     [(19, 19, "partial", "Words come out"), (19, 9, "none", "Nothing recognisable"), (8, 8, "none", None)],
 )

@@ -20,7 +20,7 @@ from docleak.attacks.pairs.together import PairFinding
 from docleak.attacks.pairs.view import PairKnowledge, PairView, inputs_of, words_in
 from docleak.defenses.gradients import GradientNoise
 from docleak.documents.page import Image
-from docleak.documents.pairs import Pair
+from docleak.documents.pairs import Pair, resized
 from docleak.errors import DocumentError
 from docleak.metrics import psnr, ssim
 from docleak.metrics.text import rouge
@@ -152,6 +152,7 @@ class PairScore:
     its vocabulary has a word: what it lacks (CJK, say) enters as one token for all. ROUGE is in 0..1.
 
     ``together`` says whether picture and text of this target came out as one pair (always so for a batch of one).
+    ``others`` are the SSIM of what came back to pictures of pairs that were in no gradient.
     """
 
     name: str
@@ -167,6 +168,7 @@ class PairScore:
     true: str
     written: int
     unwritten: int
+    others: tuple[float, ...] = ()
 
 
 def words_named(case: PairCase) -> dict[str, int] | None:
@@ -185,8 +187,9 @@ def assign(gains: Sequence[Sequence[float]]) -> list[int]:
     return [int(columns[list(rows).index(i)]) for i in range(len(rows))]
 
 
-def score_pairs(case: PairCase, finding: PairFinding) -> list[PairScore]:
-    """Each target with the reconstruction that is its own: pictures by SSIM, texts by ROUGE-L, the best in sum."""
+def score_pairs(case: PairCase, finding: PairFinding, others: Sequence[Pair] = ()) -> list[PairScore]:
+    """Each target with the reconstruction that is its own: pictures by SSIM, texts by ROUGE-L, the best in sum.
+    ``others`` were in no gradient."""
     truths, reconstructed = ([image_of(p) for p in pixels] for pixels in (case.pixels, finding.pixels))
     texts = case.texts
     learnt = case.labels[0], case.labels[0 if case.view.model.module.fused else 1]  # fused: the pictures' for both
@@ -195,6 +198,7 @@ def score_pairs(case: PairCase, finding: PairFinding) -> list[PairScore]:
         [rouge(read, true).rouge_l + TIE * (column == pictures[number]) for column, read in enumerate(finding.texts)]
         for number, true in enumerate(texts)
     ])  # fmt: skip
+    unseen = [resized(pair, case.view.model.image_size).image for pair in others]
     plain, scores = {*case.view.model.plain_ids().tolist()}, []
     for number, (pair, picture, text) in enumerate(zip(case.pairs, pictures, words, strict=True)):
         read, true = finding.texts[text], texts[number]
@@ -208,6 +212,7 @@ def score_pairs(case: PairCase, finding: PairFinding) -> list[PairScore]:
                 sum(told) / len(told) if told else 0.0,
                 labels == tuple(int(side[number]) for side in learnt), picture == text, read, true,
                 len(told), len(case.rows[number]) - len(told),
+                tuple(ssim(image, reconstructed[picture]) for image in unseen),
             )
         )  # fmt: skip
     return scores

@@ -32,6 +32,8 @@ COLUMNS = {**SCORES, **ACCURACY}
 #: A text of which this share of tokens was read in place, and a picture of this SSIM, count as recovered, or in part.
 READ, PARTLY = 0.9, 0.5
 SEEN, BLURRED = 0.5, 0.25
+#: From this SSIM on a picture counts however like it others are.
+CLEAR = 0.9
 #: Words count as told where the word table names this share of them, and this share of what it names is right.
 TOLD_WORDS, SURE_WORDS = 0.5, 0.8
 #: Classes count as read out where a coin for each names as many with at most this probability.
@@ -159,7 +161,8 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     attacks counts: who has the gradient may run them all. Classes are those of the first attack, since the best of
     several guesses is no coin's. They alone make it PARTIAL where no coin explains them, and UNTOLD where they are
     most, of so few pairs that one does. So does the word table's gradient where it names the words. Of texts that the
-    vocabulary cannot write none can be read; where most are such, nothing read is UNTOLD."""
+    vocabulary cannot write none can be read; where most are such, nothing read is UNTOLD. So are pictures that are not
+    more like the true ones than like any, as a generator's are whatever was sent."""
     by_pair: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
     for unit in (unit for unit in units if unit["attack"] in attacks):
         for target, score in enumerate(unit["scores"]):
@@ -175,7 +178,11 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
         bool(next(scores[name] for name in attacks if name in scores)["label"]) for scores in by_pair.values()
     )
     by_a_coin = float(binom.sf(classes - 1, n, 0.5))
-    most, told = max(texts, pictures), by_a_coin <= BY_CHANCE
+    told, alike = by_a_coin <= BY_CHANCE, [_alike(list(by_pair.values()), least) for least in (SEEN, BLURRED)]
+    by_any = min(float(binom.sf(count - 1, n, of)) for count, of in zip((pictures, blurs), alike, strict=True))
+    as_any = bool(blurs) and by_any > BY_CHANCE and max(best["ssim"]) < CLEAR
+    shown, outlined = (0, 0) if as_any else (pictures, blurs)
+    most, out = max(texts, shown), max(parts, outlined)
     first = [next(iter(scores.values())) for scores in by_pair.values()]
     partly, lost = sum(bool(one.get("unwritten")) for one in first), sum(one.get("written") == 0 for one in first)
     named = words_told(units)
@@ -183,12 +190,12 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     if not n:
         severity, label = Severity.UNMEASURED, Severity.UNMEASURED.label
     elif most and 2 * most >= n:
-        both = [name for name, count in (("texts", texts), ("pictures", pictures)) if 2 * count >= n]
+        both = [name for name, count in (("texts", texts), ("pictures", shown)) if 2 * count >= n]
         severity, label = Severity.SEVERE, f"Most {' and '.join(both)} can be recognised"
-    elif max(parts, blurs) or told or worded:
-        what = "Parts" if max(parts, blurs) else "Words" if worded else "Classes"
+    elif out or told or worded:
+        what = "Parts" if out else "Words" if worded else "Classes"
         severity, label = Severity.PARTIAL, f"{what} come out"
-    elif 2 * classes > n or n - lost < LEGIBLE_SHARE * n:
+    elif as_any or 2 * classes > n or n - lost < LEGIBLE_SHARE * n:
         severity, label = Severity.UNTOLD, Severity.UNTOLD.label
     else:
         severity, label = Severity.NONE, "Nothing recognisable"
@@ -198,18 +205,28 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
         "severity": severity, "label": label,
         "sentence": f"{texts} of {n} texts came back almost word for word, {pictures} of {n} pictures in outline, and "
         f"the classes of {classes} of {n} pairs{coin}."
-        + f" The gradient of the word table names {named['right']} of the texts' {named['true']} words." * worded,
+        + f" The gradient of the word table names {named['right']} of the texts' {named['true']} words." * worded
+        + " Pictures that were in no gradient are as like what came back, so that none is counted." * as_any,
         "lines": [
             f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half.",
             *([f"The text network's vocabulary cannot write all of {partly} of the texts, and nothing of {lost}: what "
                "it lacks enters a gradient as one token for all, and is not counted."] if partly else []),
-            f"Pictures: {of}{pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}.",
+            f"Pictures: {of}{pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}."
+            + f" So like what came back are {alike[0]:.0%} and {alike[1]:.0%} of pictures that were in no gradient: "
+            f"chance does as well with {by_any:.0%} probability." * as_any,
             f"Classes{f', by {attacks[0]}' * (len(attacks) > 1)}: {classes} of {n} were read out of the gradient.",
             *([f"Words: the gradient of the word table names {named['named']} words, without their order; "
                f"{named['right']} of the texts' {named['true']} are among them."] if named["named"] else []),
             *([f"Counted by attack: {_by_attack(attacks, list(by_pair.values()))}."] if len(attacks) > 1 else []),
         ],
     }  # fmt: skip
+
+
+def _alike(pairs: Sequence[Mapping[str, Mapping[str, Any]]], least: float) -> float:
+    """Of pictures that were in no gradient the share with at least that SSIM to what came back, by the best attack for
+    each; 0 where none was looked at."""
+    sets = [zip(*(score.get("others", ()) for score in scores.values()), strict=False) for scores in pairs]
+    return float(np.mean([max(unseen) >= least for others in sets for unseen in others] or [0.0]))
 
 
 def words_told(units: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -51,6 +51,8 @@ SHAPES = (*IMAGE_SHAPES, *TEXT_SHAPES)
 WITHOUT_FILES = (*SHIPPED_ALIGNERS, RANDOM_ALIGNER, SHIPPED_GENERATOR, "trigrams")
 #: Pairs with the classes of scenes.
 OF_SCENES = (*MADE, "nlvr", "nlvr-true")
+#: Public pairs whose pictures what came back is held against, to see what is like any.
+UNSEEN = 20
 #: Pairs whose texts are public, or that a client trains on, in a rehearsal.
 REHEARSED = 16
 
@@ -114,7 +116,7 @@ class PairStudy(TableStudy[PairConfig]):
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
         attack = self.config.attack(name)
         finding = ask(attack, case.view, case.knowledge, budget=self.config.budget, generator=generator)
-        scores = score_pairs(case, finding)
+        scores = score_pairs(case, finding, setting.public[:UNSEEN])
         images = {
             f"{which}-{target}": image
             for target in range(len(scores))
