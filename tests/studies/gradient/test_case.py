@@ -245,4 +245,5 @@ def test_what_the_true_page_explains_is_told_where_it_is_not_all(
 def test_noise_that_nobody_announces_is_told_by_it_too(model: DocumentModel, pages: list[Page]) -> None:
     case = build_case(model, pages[:1], Exposure(), seed=0)
     noisy = {name: value + 10 * value.abs().max() for name, value in case.view.gradient.items()}
-    assert of_truth(replace(case, view=replace(case.view, gradient=noisy)))["of_truth"] < 0.99
+    told = of_truth(replace(case, view=replace(case.view, gradient=noisy)))
+    assert told["of_truth"] < 0.99 and told["noise"] == 0

@@ -316,6 +316,20 @@ def test_mostly_wrong_tokens_are_an_alarm_unless_a_defence_was_declared(trained:
     assert only(trained, tmp_path)["severity"] == "none"
 
 
+@pytest.mark.parametrize(
+    ("share", "noise", "severity"), [(-0.016, 0.0, "untold"), (-0.016, 0.1, "none"), (0.8, 0.0, "none")]
+)
+def test_a_defence_that_is_not_what_attacks_imitate_is_no_all_clear(
+    trained: Run, tmp_path: Path, share: float, noise: float, severity: str
+) -> None:
+    """As one that sends minus the gradient and says that it sends the gradient: no attack can match that."""
+    finding = trained.units()[0]["finding"]
+    record_of(trained, finding={**finding, "of_truth": share, "noise": noise})
+    said = only(trained, tmp_path)
+    assert said["severity"] == severity
+    assert ("explains -0.016 of what was sent under this defence" in said["card"]) == (severity == "untold")
+
+
 @pytest.mark.parametrize(("lost", "severity"), [(1.0, "untold"), (0.6, "untold"), (0.2, "none")])
 def test_a_true_page_that_cannot_be_read_is_no_all_clear(
     trained: Run, tmp_path: Path, lost: float, severity: str

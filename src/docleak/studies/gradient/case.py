@@ -127,14 +127,14 @@ WHOLE = 0.99
 
 def of_truth(case: Case) -> dict[str, float]:
     """Of a defended gradient the share that the true page and text explain, as an attack's is counted, where that is
-    not all of it: noise explains itself to nobody, whether a defence announces it or not."""
+    not all of it, and the noise that the defence announces: noise explains itself to nobody, announced or not."""
     view, knows = case.view.largest, case.knowledge
     if view.gradient is case.clean.largest.gradient:
         return {}
     with inference_mode_of(case.view):
         blank = distance_at(view, knows.template, knows.inputs)
         share = 1 - distance_at(view, case.pixels, case.inputs) / blank if blank > 0 else 0.0
-    return {"of_truth": share} if share < WHOLE else {}
+    return {"of_truth": share, "noise": view.noise} if share < WHOLE else {}
 
 
 def _defended(view: GradientView, defense: GradientDefense, generator: torch.Generator) -> GradientView:

@@ -22,6 +22,8 @@ from docleak.studies.gradient.findings import FLOORS, Findings, answer_given, fi
 #: Share of a batch's tokens, with at least this precision, from which its words count as told though no field can be
 #: counted.
 BATCH_TOLD, SURE = 0.5, 0.8
+#: What the true page explains at least of a gradient that nobody says is noisy, if the adversary imitates the defence.
+IMITATED = 0.5
 #: Order of models, and the words for when their gradient was taken.
 MOMENTS = {"start": "at the start of training", "trained": "later in training", "other": "at the audited moment"}
 
@@ -316,7 +318,8 @@ def _attack(name: str, units: Sequence[Unit], rng: np.random.Generator) -> Attac
 
 
 def doubts_of(units: Sequence[Unit], runs: Sequence[Run]) -> list[str]:
-    """Why what was not read of one model cannot be called unread: its self-test failed, or units are missing."""
+    """Why what was not read of one model cannot be called unread: its self-test failed, attacks imitate another defence
+    than there is, or units are missing."""
     tests: dict[str, bool] = {}
     for unit in units:
         tests[unit.page] = tests.get(unit.page, True) and unit.self_test_passed
@@ -328,6 +331,12 @@ def doubts_of(units: Sequence[Unit], runs: Sequence[Run]) -> list[str]:
             f"{tested(units[0].record)}, so an attack that reads nothing says nothing."
         )
     model, records = str(units[0].record["model"]), [unit.record for unit in units]
+    plain = [one["finding"]["of_truth"] for one in records if one["finding"].get("noise") == 0]
+    if (least := min(plain, default=1.0)) < IMITATED:
+        doubts.append(
+            f"The true page explains {least:.3f} of what was sent under this defence, which announces no noise: "
+            "attacks that imitate it as it says cannot find the page, so one that reads nothing says nothing."
+        )
     if short := [lag.attack for lag in lags(runs, records) if lag.model == model]:
         doubts.append(f"The run is not finished: {', '.join(short)} has not been tried on every page.")
     return doubts
