@@ -445,6 +445,13 @@ def test_a_layoutlmv3_that_tags_needs_names_of_its_labels(tmp_path: Path) -> Non
         load_model(str(tmp_path))
 
 
+def test_a_layoutlmv3_that_sorts_whole_pages_is_called_what_it_is(tmp_path: Path) -> None:
+    where = copy_of("layoutlmv3-start", tmp_path)
+    transformers.LayoutLMv3ForSequenceClassification.from_pretrained(where).save_pretrained(where)
+    with pytest.raises(ModelError, match="saved as LayoutLMv3ForSequenceClassification, and docleak audits it as"):
+        load_model(str(where))
+
+
 def test_a_shipped_model_is_read_once_and_each_has_its_own() -> None:
     first, second = load_model("vt5-start"), load_model("vt5-start")
     before = {name: value.clone() for name, value in second.module.state_dict().items()}
