@@ -97,7 +97,7 @@ def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--target", "mine", "--documents", "synthetic"], "private pages and public pages must be named"),
+        (["--target", "mine", "--documents", "synthetic"], "must be named: --documents and --public-documents"),
         (
             ["--target", "x", "--public-documents", "saved", "--pages", "3"],
             "--pages belongs to a target that is trained",

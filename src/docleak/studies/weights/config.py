@@ -192,7 +192,7 @@ class WeightsConfig:
                 "documents of their own; neither is covered by an epsilon"
             )
         if self.target and not (self.documents and self.public_documents):
-            faults.append("of a finished target its private pages and public pages must be named")
+            faults.append("of a finished target its private pages and public pages must be named: --documents and --public-documents")
         if self.target and self.model and Path(self.model).resolve() == Path(self.target).resolve():
             faults.append(
                 f"model and target are both {self.target!r}: the public model would begin with what the target knows; "
