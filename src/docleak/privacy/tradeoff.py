@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -23,29 +23,6 @@ from docleak.spec import counted_words
 TANGENTS = np.concatenate([np.linspace(0, 2, 21), np.linspace(2.25, 20, 72)])
 #: No larger epsilon is measured.
 LARGEST = 50.0
-
-
-class Family(Protocol):
-    """Curves by ``strength``: more of it lets more through. ``most`` is the largest that is looked at, ``width`` how
-    near the search for one comes, relatively."""
-
-    @property
-    def most(self) -> float:
-        """See above."""
-
-    @property
-    def width(self) -> float:
-        """See above."""
-
-    @property
-    def text(self) -> str:
-        """What a bound by it takes for granted, in words."""
-
-    def inverse(self, strength: float) -> Callable[[float], float]:
-        """y -> the least x with F(x) >= y, both probabilities."""
-
-    def epsilon(self, strength: float, delta: float) -> float:
-        """The epsilon of that curve at ``delta``."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +85,12 @@ class Sampled:
     def epsilon(self, strength: float, delta: float) -> float:
         """By docleak's reference accountant."""
         return epsilon_of([replace(self.mechanism, noise_multiplier=1 / strength)], delta)
+
+
+#: Curves by ``strength``: more of it lets more through. ``most`` is the largest that is looked at, ``width`` how near
+#: the search for one comes, relatively; ``text`` says in words what a bound by it takes for granted. ``inverse`` of a
+#: strength gives of y the least x with F(x) >= y, both probabilities; ``epsilon`` is that of the curve at a delta.
+Family: TypeAlias = AnyMechanism | Gaussian | Sampled
 
 
 def family_of(mechanism: Mechanism) -> Family | None:

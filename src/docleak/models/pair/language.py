@@ -6,22 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 
 from docleak.errors import ModelError
 from docleak.models.files import pretrained_but, tokenizer_of
 from docleak.models.loading import loadable, short_name, split_revision
-
-
-class LanguageModel(Protocol):
-    """Says how likely a text is."""
-
-    @property
-    def name(self) -> str: ...
-    def surprise(self, rows: Sequence[Sequence[int]]) -> list[float]:
-        """Mean negative log-probability per token, in nats, of token rows of the attacked model (no special ones)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +26,7 @@ class TrigramModel:
     mixture: tuple[float, ...] = (0.05, 0.15, 0.3, 0.5)
 
     def surprise(self, rows: Sequence[Sequence[int]]) -> list[float]:
-        """See LanguageModel."""
+        """Mean negative log-probability per token, in nats, of token rows of the attacked model (no special ones)."""
         return [self._surprise(row) for row in rows]
 
     def probability(self, token: int, before: Sequence[int]) -> float:
@@ -90,7 +81,7 @@ class CausalModel:
 
     @torch.no_grad()
     def surprise(self, rows: Sequence[Sequence[int]]) -> list[float]:
-        """See LanguageModel; per token of the causal model's own."""
+        """Likewise, per token of the causal model's own."""
         texts = [self.tokenizer.decode(list(row)) for row in rows]
         surprises: list[float] = []
         for first in range(0, len(texts), self.batch):
@@ -110,6 +101,10 @@ class CausalModel:
         picked = logits.gather(-1, rows[:, 1:, None])[..., 0]
         total = (-(picked * there).sum(1) / there.sum(1).clamp_min(1)).tolist()
         return [float(value) for value in total]
+
+
+#: Says how likely a text is.
+LanguageModel: TypeAlias = TrigramModel | CausalModel
 
 
 def load_causal(source: str, tokenizer: Any, *, device: str | torch.device = "cpu") -> CausalModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -44,33 +44,6 @@ class Turn:
     facts: Mapping[str, Any]
 
 
-class Turns(Protocol):
-    """Where updates come from."""
-
-    @property
-    def model(self) -> DocumentModel:
-        """As the clients receive it: of the turn that was opened last."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """A unit each."""
-
-    def turn(self, number: int) -> Turn:
-        """The update of that number."""
-
-    def asked(self) -> list[tuple[Subject, bool]]:
-        """All that are asked about, and whether an update holds them."""
-
-    def identity(self) -> dict[str, str]:
-        """Weights and pages."""
-
-    def facts(self) -> dict[str, Any]:
-        """What a run says of them."""
-
-    def check(self, say: Callable[[str], None]) -> None:
-        """Raise what can be known before any is opened."""
-
-
 class MadeTurns:
     """One round after the other on pages of its own."""
 
@@ -79,7 +52,7 @@ class MadeTurns:
 
     @cached_property
     def model(self) -> DocumentModel:
-        """After the warm-up."""
+        """As the clients receive it: after the warm-up."""
         model, c = load_model(self.config.model, device=self.device), self.config
         for number in range(c.warm_up):
             pages = self.dealt.warm_up[number * c.batch_size :][: c.batch_size]
@@ -253,6 +226,10 @@ class RecordedTurns:
                 yield pages_of(other, c.documents, federation_of(other), self.audit.folders)
             except DocumentError:  # nobody has to have the pages of others
                 continue
+
+
+#: Where updates come from.
+Turns: TypeAlias = MadeTurns | RecordedTurns
 
 
 def _held(case: UpdateCase) -> list[Page]:
