@@ -87,7 +87,12 @@ def read_image(path: Path, *, upright: bool = False, content: bytes | None = Non
     """
     try:
         with _opened(path if content is None else io.BytesIO(content)) as opened:
-            _check_pixels(path, *opened.size)
+            width, height = opened.size
+            if width * height > MOST_PIXELS:
+                raise DocumentError(
+                    f"{path}: a picture of {width} x {height} pixels, expected at most {MOST_PIXELS:,} in all (A4 at "
+                    "600 dots per inch has 35 million). It was not decoded; scale it down, and its boxes with it."
+                )
             frames = getattr(opened, "n_frames", 1)
             picture = ImageOps.exif_transpose(opened) if upright else opened
             picture.load()
@@ -130,14 +135,6 @@ def _opened(path: Path | io.BytesIO) -> Pillow.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Pillow.DecompressionBombWarning)
         return Pillow.open(path)
-
-
-def _check_pixels(path: Path, width: int, height: int) -> None:
-    if width * height > MOST_PIXELS:
-        raise DocumentError(
-            f"{path}: a picture of {width} x {height} pixels, expected at most {MOST_PIXELS:,} in all (A4 at 600 dots "
-            "per inch has 35 million). It was not decoded; scale it down, and its boxes with it."
-        )
 
 
 def image_size(path: Path, *, upright: bool = False) -> tuple[int, int] | None:

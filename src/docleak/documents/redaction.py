@@ -95,8 +95,10 @@ def traces(page: Page, answers: Sequence[str], removal: Removal = THOROUGH) -> t
     numbers: set[int] = set()
     for answer in answers:
         wanted = _wanted(answer, removal.shortest)
-        if removal.inside:
-            numbers.update(i for i, text in enumerate(texts) if any(part in text for part in _telling(wanted, removal)))
+        if removal.inside:  # a longer word tells all of the answer, and its words, but for bare numbers such as years
+            telling = [text for text in wanted[:1] + [word for word in wanted[1:] if not word.isdigit()]
+                       if len(text) >= removal.shortest]  # fmt: skip
+            numbers.update(i for i, text in enumerate(texts) if any(part in text for part in telling))
         for run in _runs(texts, len(answer.split()) + 1):
             if any(similarity("".join(texts[i] for i in run), text) >= removal.threshold for text in wanted):
                 numbers.update(run)
@@ -134,15 +136,6 @@ def _wanted(answer: str, shortest: int) -> list[str]:
     """The answer as it is compared, and its words of ``shortest`` letters or more; [] without letters and digits."""
     parts = [text for word in answer.split() if len(text := letters(word)) >= shortest]
     return [text for text in dict.fromkeys([letters(answer), *parts]) if text]
-
-
-def _telling(wanted: Sequence[str], removal: Removal) -> list[str]:
-    """What gives the answer away inside a longer word: all of it, and its words, but for bare numbers such as years."""
-    return [
-        text
-        for number, text in enumerate(wanted)
-        if len(text) >= removal.shortest and (number == 0 or not text.isdigit())
-    ]
 
 
 def _runs(texts: Sequence[str], longest: int) -> Iterator[range]:

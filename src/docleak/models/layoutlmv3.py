@@ -83,7 +83,12 @@ class LayoutLMv3:
         return fit_page(page, self.image_size, keep_aspect=False)
 
     def encode(self, page: Page, question: Question) -> Encoded:
-        self._check_length(question)
+        asked = len(self.tokenizer(question.text, [""], boxes=[[0, 0, 0, 0]])["input_ids"])
+        if asked >= self.max_tokens:
+            raise ModelError(
+                f"question {question.text[:40]!r} takes {asked} tokens, but {self.name} has {self.max_tokens} "
+                "positions for it and the page's words. Shorten the question or use a model with more positions."
+            )
         words, boxes = words_and_boxes(page)
         out = self.tokenizer(
             question.text, words, boxes=boxes, truncation="only_second", max_length=self.max_tokens
@@ -117,14 +122,6 @@ class LayoutLMv3:
         }
         tokens = (*example.tokens[:there], *(lacking * [self.tokenizer.pad_token]), *example.tokens[there:])
         return replace(example, tensors=tensors, tokens=tokens)
-
-    def _check_length(self, question: Question) -> None:
-        asked = len(self.tokenizer(question.text, [""], boxes=[[0, 0, 0, 0]])["input_ids"])
-        if asked >= self.max_tokens:
-            raise ModelError(
-                f"question {question.text[:40]!r} takes {asked} tokens, but {self.name} has {self.max_tokens} "
-                "positions for it and the page's words. Shorten the question or use a model with more positions."
-            )
 
     def _span(
         self, page: Page, question: Question, word_ids: Sequence[int | None], sequence_ids: Sequence[int | None]

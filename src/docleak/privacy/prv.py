@@ -26,13 +26,9 @@ STAND_INS = {"opacus.optimizers": {"DPOptimizer": object}}
 def epsilon_of_prv(parts: Sequence[Mechanism], delta: float, error: float = PRV_ERROR) -> float:
     """The upper bound on epsilon of ``parts`` together, whose units are drawn on their own, at most ``error`` above it,
     and never below 0, which Opacus' own may be at a large delta; errors as from Opacus."""
-    accountant = _accountant()
+    accountant = _module().PRVAccountant()
     accountant.history = [(m.noise_multiplier, m.rate, m.rounds) for m in parts]
     return max(0.0, float(accountant.get_epsilon(delta, eps_error=error)))
-
-
-def _accountant() -> Any:
-    return _module().PRVAccountant()
 
 
 @lru_cache(maxsize=1)

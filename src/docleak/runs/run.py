@@ -101,7 +101,7 @@ class Run:
             private_folder(run.path)
             if (run.path / "run.json").exists():
                 fault = run._unresumable(wanted)
-                if fault and run._holds_results():
+                if fault and any(any(run.path.glob(pattern)) for pattern in RESULTS):
                     raise RunError(fault)
                 if fault:
                     run._begin_again(wanted)
@@ -240,9 +240,6 @@ class Run:
     def _snapshots(self, folder: Path) -> list[list[object]]:
         files = sorted((folder / "snapshots").glob("*.png"), key=lambda file: int(file.stem))
         return [[int(file.stem), f"snapshots/{file.name}"] for file in files]
-
-    def _holds_results(self) -> bool:
-        return any(any(self.path.glob(pattern)) for pattern in RESULTS)
 
     def _refuse_older(self) -> None:
         """RunError, with the version that reads it, for a folder of a docleak that called run.json otherwise."""

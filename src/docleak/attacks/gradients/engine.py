@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients.canvas import Canvas, Region, Start
-from docleak.attacks.gradients.journal import Evaluation, Search, begun_search
+from docleak.attacks.gradients.journal import Evaluation, Search
 from docleak.attacks.gradients.levenberg import LevenbergMarquardt, Linear
 from docleak.attacks.gradients.linearised import Joined, Linearised
 from docleak.attacks.gradients.matching import (
@@ -38,6 +38,7 @@ from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
 from docleak.models.donut import Donut
 from docleak.models.recompute import recomputation
+from docleak.runs.searches import next_search
 from docleak.spec import Said, weights
 
 #: Called after each gradient evaluation with its number, the matching loss and the current pixels.
@@ -255,7 +256,8 @@ class Pursuit:
                 f"whitening{apiece}; raise the budget or lower whitening.draws."
             )
         self._prepare(start, generator)
-        self.kept = None if self.guide else begun_search()  # what a guide remembers is not known
+        place = None if self.guide else next_search()  # what a guide remembers is not known
+        self.kept = Search(*place) if place else None
         last = start
         with suppress(Settled):
             if isinstance(self.attack.solver, LevenbergMarquardt):

@@ -22,7 +22,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from docleak.files import drafted
-from docleak.runs.searches import next_search
 
 #: Seconds between two writings; a search that takes less leaves nothing.
 EVERY = 60.0
@@ -107,12 +106,6 @@ class Search:
     @staticmethod
     def _first(file: Path) -> int:
         return int(file.stem.partition("-")[2])
-
-
-def begun_search() -> Search | None:
-    """The next search of the unit that is computed, or None where none is."""
-    place = next_search()
-    return Search(*place) if place else None
 
 
 def _mark(unknowns: Tensor) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -308,10 +308,3 @@ def _ends(budget: int, rounds: int, first: float) -> list[int]:
         return [budget]
     begin = max(1, round(budget * first))
     return [begin + round((budget - begin) * number / (rounds - 1)) for number in range(rounds)]
-
-
-def with_refinement(attack: PairAttack, **changes: object) -> PairAttack:
-    """The attack with other settings of its second stage. AttackError where it has none."""
-    if attack.refine is None:
-        raise AttackError(f"attack {attack.name!r} has no second stage; its settings are {attack.image.name!r}'s own.")
-    return replace(attack, refine=replace(attack.refine, **changes))  # type: ignore[arg-type]

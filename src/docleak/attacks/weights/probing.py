@@ -41,7 +41,9 @@ class Probe:
         self.positions = tuple(positions)
         if model.task == "mlm":
             page = replace(page, labels={}, questions=())
-        self._passes = [self._pass(model.collate([one])) for one in asked(page)]
+        batches = [model.collate([one]) for one in asked(page)]
+        with torch.inference_mode():
+            self._passes = [(batch, model.module.see(batch.images, batch.boxes)) for batch in batches]
         self._batch, self._seen = self._passes[0]
         self._scores: dict[Prefix, Tensor] = {}
         self._fields: dict[tuple[int | None, ...], Tensor] = {}
@@ -93,10 +95,6 @@ class Probe:
             self._losses[key] = torch.stack(losses).mean(0).cpu()
             self.calls += len(candidates) * len(self._passes)
         return self._losses[key]
-
-    def _pass(self, batch: TokenBatch) -> Pass:
-        with torch.inference_mode():
-            return batch, self.model.module.see(batch.images, batch.boxes)
 
     def _pass_losses(self, one: Pass, prefix: Prefix, candidates: Tensor) -> Tensor:
         rows = max(1, BATCH_TOKENS // one[0].ids.shape[1])

@@ -67,12 +67,8 @@ def nlvr_true(path: Path, options: OfSplit) -> Iterator[Pair]:
             continue
         if not isinstance(boxes, list) or not all(isinstance(box, list) for box in boxes):
             raise DocumentError(f"{folder}/{folder.name}.json, line {line}: no boxes under structured_rep.")
-        yield _nlvr_pair(folder, line, row, "tower" if _towers(boxes) else "scatter")
-
-
-def _towers(boxes: list[list[dict[str, Any]]]) -> bool:
-    items = [item for box in boxes for item in box]
-    return all(i.get("type") == "square" and i.get("size") == 20 and i.get("x_loc") == 40 for i in items)
+        blocks = ((i.get("type"), i.get("size"), i.get("x_loc")) for box in boxes for i in box)
+        yield _nlvr_pair(folder, line, row, "tower" if all(i == ("square", 20, 40) for i in blocks) else "scatter")
 
 
 def _nlvr_rows(path: Path, split: str) -> tuple[Path, list[tuple[int, dict[str, Any]]]]:

@@ -104,12 +104,6 @@ def _refusal(error: str) -> str:
     return f"cannot be read as a PDF ({error.rstrip('.')}). Export it again, or take it out of the folder."
 
 
-def size_at(document: Any, number: int, dpi: float) -> tuple[int, int]:
-    """Width and height in pixels of page ``number`` (from 0) at ``dpi``, as pdfium draws it."""
-    width, height = document.get_page_size(number)
-    return math.ceil(width * dpi / POINTS * ROUNDED), math.ceil(height * dpi / POINTS * ROUNDED)
-
-
 def pdf_faults(file: Path, dpi: float) -> tuple[int, list[str]]:
     """How many pages the PDF has, and what is wrong with it, as phrases, without drawing it."""
     library = pdfium()
@@ -119,7 +113,8 @@ def pdf_faults(file: Path, dpi: float) -> tuple[int, list[str]]:
             for number in range(len(document)):
                 where = f"{file}: page {number + 1}"
                 try:
-                    width, height = size_at(document, number, dpi)
+                    sides = document.get_page_size(number)
+                    width, height = (math.ceil(side * dpi / POINTS * ROUNDED) for side in sides)  # as pdfium draws it
                     document[number].close()
                 except library.PdfiumError as error:
                     faults.append(f"{where} cannot be read ({error}). Export the PDF again, or take that page out.")

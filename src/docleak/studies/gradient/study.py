@@ -217,9 +217,11 @@ class GradientStudy(TableStudy[GradientConfig]):
             "reconstruction": image_of(finding.pixels[0]),
         }
         scores = {"score": "reconstruction", "floor": "template", "ceiling": "truth"}
+        # The unit of the first attack that can be made on this model also reads the text.
+        first = next((one for one in c.attacks if not inapplicable(model, one, c)), FLOOR)
         record = {
             **self._described(source, name, case),
-            "recovered": text_record(case, look=name == self._first_attack(model)),
+            "recovered": text_record(case, look=name == first),
             "attack_summary": attack.summary,
             "attack_paper": attack.paper,
             "self_test": {"distance": test.distance, "passed": test.passed, "note": "; ".join(test.causes)},
@@ -238,10 +240,6 @@ class GradientStudy(TableStudy[GradientConfig]):
     def engine(self) -> Any:
         """The OCR engine that reads the pictures."""
         return load_engine(self.config.ocr)
-
-    def _first_attack(self, model: DocumentModel) -> str:
-        """The attack whose unit also reads the text: the first that can be made on this model."""
-        return next((name for name in self.config.attacks if not inapplicable(model, name, self.config)), FLOOR)
 
     def _described(self, source: str, attack: str, case: Case) -> dict[str, object]:
         c, page = self.config, case.pages[0]

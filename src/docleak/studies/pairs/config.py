@@ -179,7 +179,6 @@ class PairConfig:
         """The attack of that name with what this configuration changes of it."""
         from docleak.attacks.pairs import PairAttack, with_parts
         from docleak.attacks.pairs.gifd import GeneratorAttack
-        from docleak.attacks.pairs.together import with_refinement
 
         attack = with_parts(name, image=self.image_attack, text=self.text_attack)
         if not isinstance(attack, PairAttack):
@@ -188,4 +187,4 @@ class PairConfig:
             attack = replace(attack, image=replace(attack.image, generator=self.generator))
         if not self.refinement or attack.refine is None:
             return attack
-        return with_refinement(attack, **self.refinement)
+        return replace(attack, refine=replace(attack.refine, **self.refinement))  # type: ignore[arg-type]

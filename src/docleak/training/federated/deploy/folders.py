@@ -174,11 +174,6 @@ def silo_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def missing_files(folder: Path, wanted: Sequence[str]) -> list[str]:
-    """Which of the files are not in a folder."""
-    return [name for name in wanted if not (folder / name).is_file()]
-
-
 try:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
