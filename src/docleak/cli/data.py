@@ -277,10 +277,9 @@ def check(
 
 def _warned(warnings: Sequence[Finding]) -> Iterator[str]:
     """A line for each warning; of a kind that is met OFTEN the first three, and how many there are."""
-    kinds: dict[str, list[Finding]] = {}
-    for doubt in warnings:
-        kinds.setdefault(doubt.kind or str(doubt), []).append(doubt)
-    for kind, doubts in kinds.items():
+    from docleak.documents.pages import grouped
+
+    for kind, doubts in grouped(warnings, lambda doubt: doubt.kind or str(doubt)).items():
         shown = doubts if len(doubts) < OFTEN else doubts[:3]
         yield from (f"warning  {doubt}" for doubt in shown)
         if rest := doubts[len(shown) :]:

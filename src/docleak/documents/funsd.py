@@ -22,7 +22,7 @@ from docleak.documents.files import (
     to_box,
 )
 from docleak.documents.page import Field, Question, Word, fault_list
-from docleak.documents.pages import LazyPages, PageEntry, at_most, entry_of
+from docleak.documents.pages import LazyPages, PageEntry, at_most, entry_of, gathered
 from docleak.errors import DocumentError
 
 #: Folder of each official split.
@@ -155,9 +155,7 @@ def kept_entities(
 
 def questions_of(fields: Sequence[Field]) -> tuple[Question, ...]:
     """One question per distinct key; each value found under that key is a right answer."""
-    answers: dict[str, list[str]] = {}
-    for field in fields:
-        answers.setdefault(field.key, []).append(field.value)
+    answers = gathered((field.key, field.value) for field in fields)
     return tuple(Question(f"What is {key}?", tuple(dict.fromkeys(a)), key) for key, a in answers.items())
 
 

@@ -151,9 +151,14 @@ def at_most(items: Iterable[T], limit: int | None) -> list[T]:
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """The items by ``key``, in order of first appearance."""
+    return gathered((key(item), item) for item in items)
+
+
+def gathered(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """What is second in the pairs by what is first, in order of first appearance."""
     groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
     return groups
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rapidfuzz.distance import Hamming, JaroWinkler, Levenshtein
 
+from docleak.documents.pages import gathered
 from docleak.metrics.estimate import Estimate, expanded_tail, share_ends
 
 #: The epsilon of eq. 6, which the paper does not print: it bounds the factor where a baseline reads nothing. Its table
@@ -123,9 +124,7 @@ def over_documents(
     """
     if not 0 < level < 1 or resamples < 1:
         raise ValueError(f"level is {level} and resamples {resamples}; expected a level in (0, 1) and resamples >= 1")
-    members: dict[str, list[int]] = {}
-    for index, document in enumerate(documents):
-        members.setdefault(document, []).append(index)
+    members = gathered((document, index) for index, document in enumerate(documents))
     n = len(members)
     if not n:
         return Estimate(None, None, None, 0, 0)

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from docleak.documents.pages import gathered
 from docleak.metrics.estimate import Estimate, ratio
 
 
@@ -108,9 +109,7 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 
 def _mean(values: Sequence[tuple[str, float]], rng: np.random.Generator, level: float, resamples: int) -> Estimate:
     """The mean over (provider, value) and its interval over providers."""
-    grouped: dict[str, list[float]] = {}
-    for provider, value in values:
-        grouped.setdefault(provider, []).append(value)
-    sums = np.array([sum(group) for group in grouped.values()], dtype=np.float64)
-    counts = np.array([len(group) for group in grouped.values()], dtype=np.int64)
+    groups = gathered(values).values()
+    sums = np.array([sum(group) for group in groups], dtype=np.float64)
+    counts = np.array([len(group) for group in groups], dtype=np.int64)
     return ratio(sums, counts, rng, level=level, resamples=resamples)

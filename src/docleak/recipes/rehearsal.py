@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from docleak.documents.loaders import LOADERS, load_pages
+from docleak.documents.pages import gathered, grouped
 from docleak.documents.pairs import load_pairs
 from docleak.errors import DocleakError, RunError
 from docleak.files import read_stored, write_json
@@ -116,10 +117,7 @@ class Rehearsing:
         units = [(unit, told["units"][unit.id]) for unit in least.units()]
         of_each = []
         for study in self.studies:
-            done: dict[str, list[Done]] = {}
-            for unit, spent in units:
-                for kind, part in study.done(unit, run, spent).items():
-                    done.setdefault(kind, []).append(part)
+            done = gathered(pair for unit, spent in units for pair in study.done(unit, run, spent).items())
             whole = {kind: max(part.of for part in parts) for kind, parts in done.items()}
             of_each.append({**told["took"], "work": whole, "estimate": sum(map(_whole, done.values()))})
         write_json(record, {**told, "of_each": of_each})
@@ -166,11 +164,8 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
     Nothing is downloaded. A row whose models and documents are there and which fails says with what (``stops``).
     """
     rehearsals = [_looked_at(row) for row in rows]
-    alike: dict[str, list[int]] = {}
-    for number, (row, so_far) in enumerate(zip(rows, rehearsals, strict=True)):
-        if so_far.ready:
-            alike.setdefault(_key(row.study), []).append(number)
-    for key, numbers in alike.items():
+    ready = [number for number, so_far in enumerate(rehearsals) if so_far.ready]
+    for key, numbers in grouped(ready, lambda number: _key(rows[number].study)).items():
         say(f"{rows[numbers[0]].name} ({rows[numbers[0]].model})")
         studies = [rows[number].study for number in numbers]
         if short := _short_of_memory(studies[0].least()):

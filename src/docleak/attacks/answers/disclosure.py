@@ -15,6 +15,7 @@ import numpy as np
 from docleak.attacks.answers.asking import Item, Spoken
 from docleak.attacks.answers.memorisation import Case, answers_to
 from docleak.documents.page import Page, Question
+from docleak.documents.pages import gathered
 from docleak.documents.phrasings import PHRASINGS
 from docleak.documents.redaction import traces
 from docleak.errors import AttackError
@@ -90,9 +91,8 @@ def items_of(pages: Sequence[Page], cases: Iterable[Case]) -> Iterator[Item]:
 
 def disclosed(cases: Sequence[Case], spoken: Sequence[Spoken]) -> dict[str, Disclosed]:
     """Key -> its answers, case ignored; equally frequent ones in alphabetical order."""
-    said: dict[str, list[str]] = {}
-    for case, answer in zip(cases, spoken, strict=True):
-        said.setdefault(str(case.question.key), []).append(answer.text.lower().strip())
+    both = zip(cases, spoken, strict=True)
+    said = gathered((str(case.question.key), answer.text.lower().strip()) for case, answer in both)
     answers = {}
     for key, texts in said.items():
         counts = Counter(text for text in texts if text)
@@ -114,8 +114,5 @@ def _without(pages: Sequence[Page], key: str) -> dict[str, list[tuple[str, int]]
         first.setdefault(place, number)
         there = truth is not None or bool(traces(page, sorted(values[page.provider])))
         shows[place] = shows.get(place, False) or there
-    grouped: dict[str, list[tuple[str, int]]] = {}
-    for (provider, document), number in first.items():
-        if not shows[provider, document]:
-            grouped.setdefault(provider, []).append((document, number))
-    return grouped
+    return gathered((provider, (document, number)) for (provider, document), number in first.items()
+                    if not shows[provider, document])  # fmt: skip

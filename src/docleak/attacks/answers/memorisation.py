@@ -14,6 +14,7 @@ import numpy as np
 
 from docleak.attacks.answers.asking import Item, Spoken, nls
 from docleak.documents.page import Page, Question
+from docleak.documents.pages import gathered
 from docleak.documents.phrasings import PHRASINGS
 from docleak.documents.redaction import THOROUGH, Removal, redact, traces
 from docleak.errors import AttackError
@@ -198,7 +199,4 @@ def _document(page: Page) -> str:
 
 
 def _means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
-    grouped: dict[str, list[float]] = {}
-    for name, value in values:
-        grouped.setdefault(name, []).append(value)
-    return {name: float(np.mean(grouped[name])) for name in sorted(grouped)}
+    return {name: float(np.mean(of)) for name, of in sorted(gathered(values).items())}

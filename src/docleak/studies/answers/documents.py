@@ -23,7 +23,7 @@ from docleak.attacks.registries import DOCUMENTS
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page
-from docleak.documents.pages import marks_of
+from docleak.documents.pages import grouped, marks_of
 from docleak.errors import AttackError
 from docleak.metrics.blind import blind_auc, require_enough
 from docleak.metrics.estimate import Estimate
@@ -204,11 +204,8 @@ def _rates(
 def _documents(pages: Sequence[Page], mark: str) -> dict[str, list[Page]]:
     """Pages by document. ``mark`` keeps names of two sides apart; they are hashed, so that neither they nor their
     order tell an attack anything."""
-    groups: dict[str, list[Page]] = {}
-    for page in pages:
-        told = f"{mark} {page.provider} {page.document or page.name}"
-        groups.setdefault(hashlib.sha256(told.encode()).hexdigest()[:16], []).append(page)
-    return groups
+    documents = grouped(pages, lambda page: f"{mark} {page.provider} {page.document or page.name}")
+    return {hashlib.sha256(told.encode()).hexdigest()[:16]: of for told, of in documents.items()}
 
 
 def _answered(pages: Sequence[Page]) -> bool:

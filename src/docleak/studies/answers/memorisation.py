@@ -15,6 +15,7 @@ from docleak.attacks.answers.disclosure import Disclosed
 from docleak.attacks.answers.memorisation import Case
 from docleak.documents.locate import letters
 from docleak.documents.page import Image, Page
+from docleak.documents.pages import grouped
 from docleak.documents.redaction import THOROUGH, blue, redact
 from docleak.metrics.memorisation import Outcome
 from docleak.metrics.text import accuracy, anls
@@ -69,10 +70,7 @@ def disclosure_rows(
     ``control`` is what the public model said to the same questions: an answer that it gives too is not memory. A value
     of the training is equal if its letters and digits are.
     """
-    owners: dict[str, list[Trained]] = {}
-    for value in trained:
-        if letters(value.text):
-            owners.setdefault(letters(value.text), []).append(value)
+    owners = grouped((value for value in trained if letters(value.text)), lambda value: letters(value.text))
     public, rows = dict(control.answers), []
     for text, times in found.top(count):
         whose = [f"{value.key} of {value.provider}" for value in owners.get(letters(text), [])]

@@ -22,7 +22,7 @@ from docleak.documents.blue_red import RED_NEGATIVE, RED_POSITIVE
 from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
-from docleak.documents.pages import joined, picked, provider_names
+from docleak.documents.pages import grouped, joined, picked, provider_names
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError
 from docleak.metrics.estimate import Estimate
@@ -102,10 +102,8 @@ def together(found: Sequence[Outcome], rng: np.random.Generator) -> tuple[Estima
 
 def by_provider_means(found: Sequence[Outcome]) -> dict[str, dict[str, float]]:
     """ANLS and accuracy of each provider: the mean over its questions."""
-    grouped: dict[str, list[Outcome]] = {}
-    for outcome in found:
-        grouped.setdefault(outcome.provider, []).append(outcome)
-    return {key: {name: float(np.mean([getattr(one, key) for one in of])) for name, of in grouped.items()}
+    providers = grouped(found, lambda outcome: outcome.provider)
+    return {key: {name: float(np.mean([getattr(one, key) for one in of])) for name, of in providers.items()}
             for key in ("anls", "accuracy")}  # fmt: skip
 
 

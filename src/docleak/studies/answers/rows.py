@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from docleak.documents.pages import gathered
 from docleak.documents.phrasings import PHRASINGS
 from docleak.metrics.estimate import Estimate
 from docleak.report.pictures import new_figure, png_figure
@@ -86,9 +87,7 @@ def columns_of(config: AnswersConfig) -> tuple[str, ...]:
 def facts_of(rows: Sequence[TableRow], store: str) -> dict[str, str]:
     """Model, documents, where the targets are, how each was trained, and the remarks of each row."""
     releases = [row.study.config.releases[0] for row in rows]
-    held: dict[str, list[str]] = {}
-    for row, release in zip(rows, releases, strict=True):
-        held.setdefault(release.target.data.sentence(), []).append(row.name)
+    held = gathered((of.target.data.sentence(), row.name) for row, of in zip(rows, releases, strict=True))
     documents = "; ".join(f"{said} ({', '.join(dict.fromkeys(names))})" for said, names in held.items())
     documents = documents if len(held) > 1 else next(iter(held))
     facts = {"Models": ", ".join(dict.fromkeys(row.study.config.public for row in rows)),

@@ -15,6 +15,7 @@ from docleak.documents.blue_red import RED_NEGATIVE, RED_POSITIVE
 from docleak.documents.blue_red_files import ISSUERS, read_blue_red
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Image, Page
+from docleak.documents.pages import gathered
 from docleak.errors import AttackError, RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.models.loading import title_of
@@ -360,11 +361,8 @@ def _trained_on(target: Target, silos: Sequence[Sequence[Asked]]) -> float:
     drawn = max(1, math.floor(plan.participation * len(parts) + 1e-9)) / len(parts)
     if target.epsilon:
         drawn *= plan.unit_rate
-        by_provider: dict[tuple[int, str], list[Asked]] = {}
-        for number, pages in enumerate(parts):
-            for page in pages:
-                by_provider.setdefault((number, page[0]), []).append(page)
-        parts = list(by_provider.values())
+        whose = (((number, page[0]), page) for number, pages in enumerate(parts) for page in pages)
+        parts = list(gathered(whose).values())
     most = plan.max_steps * plan.batch_size or math.inf
     examples = [sum(questions for _, questions in pages) for pages in parts]
     return plan.rounds * drawn * float(sum(min(plan.epochs * count, most) for count in examples))

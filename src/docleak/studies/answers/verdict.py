@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from docleak.documents.pages import gathered
 from docleak.metrics.estimate import Estimate
 from docleak.report.severity import Severity
 from docleak.studies.answers.clear import (
@@ -252,9 +253,7 @@ def _of_membership(record: Record) -> list[str]:
 
 def _of_unmeasured(record: Record) -> list[str]:
     """What was asked for, and why it was not measured: nothing is known of it."""
-    by_why: dict[str, list[str]] = {}
-    for what, why in not_measured(record).items():
-        by_why.setdefault(why.removesuffix("."), []).append(what.replace("_", " "))
+    by_why = gathered((why.removesuffix("."), what.replace("_", " ")) for what, why in not_measured(record).items())
     whys = [f"{', '.join(names)}: {why}" for why, names in by_why.items()]
     asked = record.get("disclosure", {}).get("remarks", {}).get("Not asked") if not record["control"] else None
     whys += [f"values of the training on documents that do not show them: {asked}"] if asked else []

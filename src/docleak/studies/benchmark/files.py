@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from docleak.documents.page import fault_list
+from docleak.documents.pages import gathered
 from docleak.errors import RunError
 from docleak.files import read_json_object, write_json
 from docleak.studies.benchmark.tracks import VERSION
@@ -35,10 +36,7 @@ class Benchmark:
 
     def of_track(self) -> dict[str, list[str]]:
         """Track -> its cases, in order."""
-        tracks: dict[str, list[str]] = {}
-        for name, case in self.cases.items():
-            tracks.setdefault(str(case["track"]), []).append(name)
-        return tracks
+        return gathered((str(case["track"]), name) for name, case in self.cases.items())
 
 
 def seal(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from docleak.defenses import DEFENSES, TemplateDefense
-from docleak.documents.pages import grouped
+from docleak.documents.pages import gathered, grouped
 from docleak.errors import RunError
 from docleak.files import shaped
 from docleak.report.pictures import new_figure, svg_figure
@@ -347,8 +347,8 @@ def chart(choices: Sequence[Choice]) -> str:
 
 def _places(choices: Sequence[Choice]) -> dict[tuple[float, float], list[int]]:
     """(benefit, leakage) -> the numbers of the choices that lie there, to three digits."""
-    places: dict[tuple[float, float], list[int]] = {}
-    for number, c in enumerate(choices):
-        if c.leakage is not None and c.benefit is not None:
-            places.setdefault((round(c.benefit, 3), round(c.leakage, 3)), []).append(number)
-    return places
+    return gathered(
+        ((round(c.benefit, 3), round(c.leakage, 3)), number)
+        for number, c in enumerate(choices)
+        if c.leakage is not None and c.benefit is not None
+    )

@@ -111,12 +111,8 @@ def findings_of(units: Sequence[Unit], doubts: Sequence[str], rng: np.random.Gen
 
 def _ones(units: Sequence[Unit]) -> dict[tuple[object, ...], list[Mapping[str, Any]]]:
     """What was claimed to be read of one page of a batch, by the page that it is most like: the target or another."""
-    claimed: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
-    for unit in units:
-        one = (unit.record.get("recovered") or {}).get("one") or {}
-        if one.get("claimed"):
-            claimed.setdefault((one["page"], *map(tuple, one["values"])), []).append(one)
-    return claimed
+    ones = [(unit.record.get("recovered") or {}).get("one") or {} for unit in units]
+    return grouped((one for one in ones if one.get("claimed")), lambda one: (one["page"], *map(tuple, one["values"])))
 
 
 def _fields_beside(identity: tuple[object, ...], texts: Sequence[Mapping[str, Any]]) -> Iterator[FieldFound]:

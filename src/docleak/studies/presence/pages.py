@@ -8,7 +8,7 @@ import numpy as np
 
 from docleak.documents import Page, load_pages
 from docleak.documents.loaders import SYNTHETIC
-from docleak.documents.pages import provider_names
+from docleak.documents.pages import gathered, provider_names
 from docleak.errors import DocumentError
 from docleak.studies.presence.config import PresenceConfig
 
@@ -61,9 +61,8 @@ def _single(c: PresenceConfig, count: int, warm_up: int) -> tuple[list[Subject],
 
 def _providers(c: PresenceConfig, count: int, warm_up: int) -> tuple[list[Subject], list[Page]]:
     """Each provider once; the warm-up's pages are of further providers."""
-    source, numbers = load_pages(c.documents, count=POOL, seed=c.seed), dict[str, list[int]]()
-    for number, name in enumerate(provider_names(source)):
-        numbers.setdefault(name, []).append(number)
+    source = load_pages(c.documents, count=POOL, seed=c.seed)
+    numbers = gathered((name, number) for number, name in enumerate(provider_names(source)))
     numbers.pop("", None)
     needed, subjects, left = 2 * c.per_provider, list[Subject](), list[Page]()
     for name in np.random.default_rng(c.seed).permutation(sorted(numbers)):

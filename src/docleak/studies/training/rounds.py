@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from docleak.documents.pages import gathered
 from docleak.errors import RunError
 from docleak.files import reported, write_atomically
 from docleak.metrics.estimate import Estimate
@@ -142,11 +143,8 @@ def _curves(run: FederatedRun, rng: np.random.Generator) -> bytes:
         scored = kept_of(run.scores(number) or (), rng=rng)
         if scored is not None and scored.anls.value is not None:
             kept[number] = scored
-    silos: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        for client in row.clients:
-            if client.loss is not None:
-                silos.setdefault(client.silo, []).append((row.round, client.loss))
+    clients = [(row.round, client) for row in rows for client in row.clients]
+    silos = gathered((of.silo, (number, of.loss)) for number, of in clients if of.loss is not None)
     mean = [(row.round, row.loss) for row in rows if row.loss is not None]
     return learning_curves(
         silos.values(), mean if len(mean) == len(rows) else [],

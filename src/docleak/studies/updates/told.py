@@ -8,6 +8,7 @@ from typing import Any
 
 from docleak import spec
 from docleak.attacks.gradients.local_steps import LABELS, LONGEST, UNPADDED, Batching
+from docleak.documents.pages import gathered
 from docleak.errors import AttackError, FederationError
 from docleak.models.base import DocumentModel
 from docleak.studies.updates.round import Batches
@@ -143,10 +144,7 @@ def unlike(update: CapturedUpdate) -> tuple[str, ...]:
     for key, text in (("momentum", "momentum {:g}"), ("proximal_mu", "FedProx's pull towards the start, mu {:g}")):
         said += [f"optimiser: {text.format(number)}"] if (number := _number(details.get(key))) else []
     said += [f"precision: {kind}"] if (kind := details.get("precision")) in HALF else []
-    parts: dict[str, list[str]] = {}
-    for cause, text in map(spec.split_name, said):
-        parts.setdefault(cause, []).append(text)
-    return tuple(f"{cause}: {', '.join(texts)}" for cause, texts in parts.items())
+    return tuple(f"{cause}: {', '.join(texts)}" for cause, texts in gathered(map(spec.split_name, said)).items())
 
 
 def batches_told(update: CapturedUpdate, count: int) -> Batches:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from docleak.documents.pages import gathered
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import Floats, Match, as_array, improvement_factor
 from docleak.studies.weights.table import GameTable
@@ -84,9 +85,7 @@ def levels(members: Sequence[Member]) -> list[Level]:
     """Every value of every factor in which the rows differ, and the mean of all rows first."""
     means = [_level("all rows", "all rows", members)] if len(members) > 1 else []
     for name, value in FACTORS.items():
-        groups: dict[str, list[Member]] = {}
-        for member in members:
-            groups.setdefault(value(member[0]), []).append(member)
+        groups = gathered((value(member[0]), member) for member in members)
         if len(groups) > 1:
             means += [_level(name, level, group) for level, group in groups.items()]
     return means

@@ -10,6 +10,7 @@ import numpy as np
 
 from docleak.attacks.weights import PUBLISHED_METRIC, CdmiConfig
 from docleak.attacks.weights.strong import StrongConfig
+from docleak.documents.pages import gathered
 from docleak.errors import RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import as_array, over_documents
@@ -242,9 +243,7 @@ def by_document(found: Found, column: str) -> dict[str, float]:
     side, name = (1, column.removeprefix("base_")) if column.startswith("base_") else (0, column)
     if name not in ("perfect", "hamming"):
         return {}
-    values: dict[str, list[float]] = {}
-    for document, *matches in found.outcomes:
-        values.setdefault(document, []).append(float(getattr(matches[side], name)))
+    values = gathered((document, float(getattr(matches[side], name))) for document, *matches in found.outcomes)
     return {document: float(np.mean(of)) for document, of in values.items()}
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from docleak.documents.page import Page
+from docleak.documents.pages import grouped
 from docleak.errors import FederationError
 from docleak.metrics.text import accuracy, anls
 from docleak.models.base import DocumentModel, pixels_of
@@ -66,9 +67,8 @@ def document_losses(
 ) -> dict[str, tuple[float, int]]:
     """Document -> the sum of its examples' losses, and how many they are, in the order of ``pages`` and without
     documents that have no example; otherwise as ``mean_loss``."""
-    task, examples = objective_of(objective), dict[str, list[Example]]()
-    for example in _examples(task, pages):
-        examples.setdefault(pages[example.page].document or f"page {example.page}", []).append(example)
+    task = objective_of(objective)
+    examples = grouped(_examples(task, pages), lambda one: pages[one.page].document or f"page {one.page}")
     training = model.module.training
     model.module.eval()
     losses = {}

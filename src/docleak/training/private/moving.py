@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from docleak.documents.pages import gathered
 from docleak.documents.synthetic import make_page
 from docleak.errors import PrivacyError
 from docleak.models.base import DocumentModel, pixels_of, trainable
@@ -19,10 +20,8 @@ def require_moving(model: DocumentModel) -> None:
     The gradient is that of a question about a synthetic page, which is public. A model without adapters is not looked
     at.
     """
-    pairs: dict[str, list[torch.nn.Parameter]] = {}
-    for name, parameter in trainable(model.module):
-        if ADAPTER in name:
-            pairs.setdefault(name.partition(ADAPTER)[0], []).append(parameter)
+    adapters = ((name, parameter) for name, parameter in trainable(model.module) if ADAPTER in name)
+    pairs = gathered((name.partition(ADAPTER)[0], parameter) for name, parameter in adapters)
     if not pairs:
         return
     page = model.fit(make_page(0, seed=0))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page, fault_list
-from docleak.documents.pages import document_names, page_names, picked, provider_names
+from docleak.documents.pages import document_names, gathered, page_names, picked, provider_names
 from docleak.errors import PrivacyError
 from docleak.privacy.mechanism import Unit
 
@@ -38,9 +38,7 @@ def units_of(pages: Sequence[Page], unit: Unit, *, client: str) -> dict[str, Seq
             f"client {client!r}: {len(unknown)} of {len(pages)} pages name no {unit}, first {unknown[0]!r}; the plan "
             f"protects {unit}s. Name them in the pages, or choose another unit."
         )
-    numbers: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
-        numbers.setdefault(name, []).append(number)
+    numbers = gathered((name, number) for number, name in enumerate(names))
     return {name: picked(pages, of) for name, of in numbers.items()}
 
 
@@ -51,10 +49,7 @@ def check_silos(silos: Mapping[str, Sequence[Page]], unit: Unit) -> None:
 
 def check_owners(units: Mapping[str, Iterable[str]], unit: Unit) -> None:
     """Refuse clients of which two have the same unit, by the names of each client's units (as ``unit_names``)."""
-    owners: dict[str, list[str]] = {}
-    for client, names in units.items():
-        for name in names:
-            owners.setdefault(name, []).append(client)
+    owners = gathered((name, client) for client, names in units.items() for name in names)
     faults = [f"{unit} {name!r} is in {', '.join(clients)}" for name, clients in owners.items() if len(clients) > 1]
     if faults:
         spelled = " (spellings that differ in case, spacing or Unicode form are one)" * (unit is Unit.PROVIDER)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from docleak.documents.fonts import FACES, FALLBACK, FAMILIES, Type, draws, font_path, type_for, word_ink
 from docleak.documents.page import Box, Word
+from docleak.documents.pages import gathered
 from docleak.models.base import Transcript
 
 Ink = NDArray[np.float64]
@@ -135,10 +136,8 @@ def other_weights(line: Line, tried: Sequence[str] | None = None) -> list[Line]:
 def ink_of(lines: Sequence[Line], size: tuple[int, int]) -> Ink:
     """How much of each pixel (H, W) = ``size`` the words cover, in [0, 1]; what leaves the page is cut off."""
     page = np.zeros(size)
-    sizes: dict[str, list[Line]] = {}
-    for line in lines:
-        if line.look is not None and line.look.way == "printed":
-            sizes.setdefault(line.look.face, []).append(line)
+    looks = ((line.look, line) for line in lines)
+    sizes = gathered((look.face, line) for look, line in looks if look is not None and look.way == "printed")
     types = {line: t for face, same in sizes.items() for line, (t, _) in zip(same, _types(same, face), strict=True)}
     for line in lines:
         if line.look is not None:
