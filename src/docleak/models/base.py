@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -144,6 +145,17 @@ def require_size(name: str, size: tuple[int, int] | None, native: tuple[int, int
 def trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Named parameters that training changes; a tied weight appears once."""
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+
+
+@contextmanager
+def in_mode(module: nn.Module, *, training: bool = False) -> Iterator[None]:
+    """In evaluation mode within, or in ``training`` mode; afterwards in the mode that it was in."""
+    before = module.training
+    module.train(training)
+    try:
+        yield
+    finally:
+        module.train(before)
 
 
 def broken_weights(module: nn.Module) -> str:

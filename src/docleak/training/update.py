@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from docleak.models.base import DocumentModel, Encoded, trainable
+from docleak.models.base import DocumentModel, Encoded, in_mode, trainable
 
 
 def client_gradient(
@@ -24,13 +24,9 @@ def client_gradient(
     chosen = dict(trainable(model.module))
     if names is not None:
         chosen = {name: chosen[name] for name in names}
-    before = model.module.training
-    model.module.train(train_mode)
-    try:
+    with in_mode(model.module, training=train_mode):
         loss = model.loss(pixels, inputs).mean()
         values = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
-    finally:
-        model.module.train(before)
     return {
         name: torch.zeros_like(p) if value is None else value.detach().clone(memory_format=torch.contiguous_format)
         for (name, p), value in zip(chosen.items(), values, strict=True)

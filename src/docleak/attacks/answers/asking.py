@@ -17,7 +17,7 @@ from docleak.attacks.answers.features import Reply
 from docleak.documents.page import Page, Question
 from docleak.documents.redaction import similarity
 from docleak.errors import AttackError
-from docleak.models.base import DocumentModel, Encoded, pixels_of
+from docleak.models.base import DocumentModel, Encoded, in_mode, pixels_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +69,8 @@ def ask(view: AnswersView, items: Iterable[Item], *, batch_size: int = 32) -> li
     """
     if batch_size < 1:
         raise AttackError(f"batch_size is {batch_size}; expected 1 or more questions at a time.")
-    module = view.model.module
-    training = module.training
-    module.eval()
-    try:
+    with in_mode(view.model.module):
         return [spoken for batch in batches(items, batch_size) for spoken in _ask_batch(view, batch)]
-    finally:
-        module.train(training)
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from docleak.attacks.answers.asking import Item
 from docleak.errors import AttackError
-from docleak.models.base import DocumentModel, pixels_of
+from docleak.models.base import DocumentModel, in_mode, pixels_of
 from docleak.models.vlm.values import derived_once
 
 
@@ -42,17 +42,16 @@ def tune(model: DocumentModel, items: Sequence[Item], tuning: Tuning = Tuning())
     """One ``Moved`` per item, in order; dropout off, and the model is left as it was. AttackError where no linear layer
     has a gradient."""
     module = model.module
-    training, flags = module.training, {name: p.requires_grad for name, p in module.named_parameters()}
-    module.eval().requires_grad_(False)
+    flags = {name: p.requires_grad for name, p in module.named_parameters()}
+    module.requires_grad_(False)
     try:
-        with derived_once(model):
+        with in_mode(module), derived_once(model):
             weight = _last_linear(model, items[0])
             rate = _step_size(model, items[:: max(1, len(items) // tuning.sampled)], weight)
             return [_moved(_loss_of(model, item), weight, rate, tuning) for item in items]
     finally:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(flags[name])
-        module.train(training)
 
 
 def _loss_of(model: DocumentModel, item: Item) -> Callable[[], Tensor]:

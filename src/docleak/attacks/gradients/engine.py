@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Literal, Protocol
@@ -36,6 +36,7 @@ from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.gradients.whitening import Whitener, WhiteningConfig, fit_whiteners, residuals, whitened
 from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
+from docleak.models.base import in_mode
 from docleak.models.donut import Donut
 from docleak.models.recompute import recomputation
 from docleak.runs.searches import next_search
@@ -349,15 +350,10 @@ class Pursuit:
 @contextmanager
 def inference_mode_of(view: GradientView) -> Iterator[None]:
     """Run the adversary's copies, one per round, without dropout: its masks cannot be known, their mean can."""
-    modules = [one.model.module for one in view.rounds]
-    before = [module.training for module in modules]
-    for module in modules:
-        module.eval()
-    try:
+    with ExitStack() as stack:
+        for one in view.rounds:
+            stack.enter_context(in_mode(one.model.module))
         yield
-    finally:
-        for module, training in zip(modules, before, strict=True):
-            module.train(training)
 
 
 def explained_share(view: GradientView, knowledge: Knowledge, pixels: Tensor) -> float:

@@ -23,7 +23,7 @@ from docleak.documents.redaction import redact
 from docleak.errors import AttackError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.memorisation import Outcome, beyond_public, remembered
-from docleak.models.base import DocumentModel, pixels_of
+from docleak.models.base import DocumentModel, in_mode, pixels_of
 from docleak.studies.answers.documents import Sides
 
 #: Documents of a side whose fields are ranked, other values of each field at most and at least, pages that are drawn.
@@ -128,10 +128,8 @@ def likelier(model: DocumentModel, page: Page, text: str, field: PageField, valu
     device = next(model.module.parameters()).device
     asked = [Question(text, (value.strip(),), field.key) for value in (field.value, *values)]
     inputs = [model.encode(page, question) for question in asked]
-    training = model.module.training
-    model.module.eval()
-    losses = model.loss(pixels_of(page.image, device)[None], inputs, [0] * len(inputs)).cpu()
-    model.module.train(training)
+    with in_mode(model.module):
+        losses = model.loss(pixels_of(page.image, device)[None], inputs, [0] * len(inputs)).cpu()
     if not bool(losses.isfinite().all()):
         raise AttackError(f"{model.name} gives no finite loss on values of {field.key!r}: they cannot be ranked.")
     lower = losses[0] - losses[1:]

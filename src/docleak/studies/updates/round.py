@@ -18,7 +18,7 @@ from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.documents import Page
 from docleak.documents.pages import picked
 from docleak.errors import GradientError
-from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
+from docleak.models.base import DocumentModel, Encoded, in_mode, pixels_of, trainable
 from docleak.models.device import seed_torch
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.objectives.objective import Example
@@ -209,12 +209,7 @@ def agreement(sent: Named, ours: Named, names: Sequence[str]) -> tuple[float, fl
 @contextmanager
 def _mode(model: DocumentModel, masks: int | None) -> Iterator[None]:
     """Training mode with dropout masks of the seed, or evaluation mode; as it was afterwards."""
-    before = model.module.training
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), in_mode(model.module, training=masks is not None):
         if masks is not None:
             seed_torch(masks)
-        model.module.train(masks is not None)
-        try:
-            yield
-        finally:
-            model.module.train(before)
+        yield

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from docleak.documents.page import Page
 from docleak.errors import FederationError
-from docleak.models.base import DocumentModel, Encoded, broken_weights, pixels_of, trainable
+from docleak.models.base import DocumentModel, Encoded, broken_weights, in_mode, pixels_of, trainable
 from docleak.models.device import seed_torch
 from docleak.models.vlm.values import derived_once
 from docleak.spec import counted_words
@@ -113,10 +113,8 @@ def train_in_place(
     fitted = FittedPages(model, pages)
     losses: list[float] = []
     batches: list[tuple[int, ...]] = []
-    was_training = model.module.training
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), in_mode(model.module, training=plan.dropout):
         seed_torch(int(rng.integers(2**62)))
-        model.module.train(plan.dropout)
         try:
             for numbers in _batches(len(examples), plan, rng):
                 optimiser.zero_grad(set_to_none=True)
@@ -137,7 +135,6 @@ def train_in_place(
                 on_examples(sum(map(len, batches)), len(examples))
         finally:  # under privacy one unit's failure is not the end of the round
             optimiser.zero_grad(set_to_none=True)  # gradients are of no use after the round
-            model.module.train(was_training)
     return LocalSteps(len(examples), tuple(losses), tuple(batches))
 
 

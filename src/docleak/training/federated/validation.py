@@ -11,7 +11,7 @@ from docleak.documents.page import Page
 from docleak.documents.pages import grouped
 from docleak.errors import FederationError
 from docleak.metrics.text import accuracy, anls
-from docleak.models.base import DocumentModel, pixels_of
+from docleak.models.base import DocumentModel, in_mode, pixels_of
 from docleak.training.federated.local import batch_loss
 from docleak.training.objectives.objective import Example, Objective, objective_of
 
@@ -24,17 +24,15 @@ def answered(model: DocumentModel, page: Page) -> Iterator[tuple[float, float]]:
     questions = [question for question in page.questions if question.answers]
     fitted = model.fit(page)
     pixels = pixels_of(fitted.image, next(model.module.parameters()).device)
-    training = model.module.training
-    model.module.eval()
-    for start in range(0, len(questions), ANSWERED_TOGETHER):
-        asked = questions[start : start + ANSWERED_TOGETHER]
-        with torch.no_grad():
-            answers = model.answer(
-                pixels.expand(len(asked), *pixels.shape), [model.encode(fitted, question) for question in asked]
-            )
-        for question, answer in zip(asked, answers, strict=True):
-            yield anls(answer.text, question.answers), accuracy(answer.text, question.answers)
-    model.module.train(training)
+    with in_mode(model.module):
+        for start in range(0, len(questions), ANSWERED_TOGETHER):
+            asked = questions[start : start + ANSWERED_TOGETHER]
+            with torch.no_grad():
+                answers = model.answer(
+                    pixels.expand(len(asked), *pixels.shape), [model.encode(fitted, question) for question in asked]
+                )
+            for question, answer in zip(asked, answers, strict=True):
+                yield anls(answer.text, question.answers), accuracy(answer.text, question.answers)
 
 
 #: Answers to questions that are statements to confirm or refute, as data sets spell them.
@@ -51,14 +49,11 @@ def mean_loss(
     """
     task = objective_of(objective)
     examples = _examples(task, pages)
-    training = model.module.training
-    model.module.eval()
     total = 0.0
-    with torch.no_grad():
+    with torch.no_grad(), in_mode(model.module):
         for start in range(0, len(examples), batch_size):
             batch = examples[start : start + batch_size]
             total += len(batch) * float(batch_loss(model, pages, batch, task, rng))
-    model.module.train(training)
     return total / len(examples)
 
 
@@ -69,15 +64,12 @@ def document_losses(
     documents that have no example; otherwise as ``mean_loss``."""
     task = objective_of(objective)
     examples = grouped(_examples(task, pages), lambda one: pages[one.page].document or f"page {one.page}")
-    training = model.module.training
-    model.module.eval()
     losses = {}
-    with torch.no_grad():
+    with torch.no_grad(), in_mode(model.module):
         for document, of in examples.items():
             batches = [of[start : start + batch_size] for start in range(0, len(of), batch_size)]
             total = sum(len(batch) * float(batch_loss(model, pages, batch, task, rng)) for batch in batches)
             losses[document] = (total, len(of))
-    model.module.train(training)
     return losses
 
 

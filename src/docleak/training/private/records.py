@@ -25,7 +25,7 @@ from docleak.documents.pages import document_names, page_names, provider_names
 from docleak.errors import FederationError, MissingExtraError, PrivacyError, RunError
 from docleak.files import drafted_folder, reported
 from docleak.models import load_model
-from docleak.models.base import DocumentModel, trainable
+from docleak.models.base import DocumentModel, in_mode, trainable
 from docleak.models.device import seed_torch
 from docleak.models.published.made import made_at
 from docleak.privacy.accounting import Guarantee, epsilon_of_group, guarantee, rounded_up
@@ -96,9 +96,7 @@ def train_by_record(
     accountant = _opacus("opacus.accountants").create_accountant(mechanism="prv")
     stepper.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=plan.mechanism.rate))
     losses: list[float] = []
-    was_training = model.module.training
-    with torch.random.fork_rng(devices=[]):
-        model.module.train(optimiser.dropout)
+    with torch.random.fork_rng(devices=[]), in_mode(model.module, training=optimiser.dropout):
         for number in range(plan.mechanism.rounds):
             secret = randomness.coins.bytes(32)
             drawn = [i for i, name in enumerate(names) if coin(secret, "draw", name) < plan.mechanism.rate]
@@ -107,7 +105,6 @@ def train_by_record(
             if on_step is not None:
                 on_step(number + 1)
     stepper.zero_grad(set_to_none=True)
-    model.module.train(was_training)
     (seen,) = [Mechanism(noise, steps, rate, unit=Unit.RECORD) for noise, rate, steps in accountant.history]
     owners = [provider_key(name) for name in provider_names(pages)]
     most = max(Counter(owners[example.page] for example in examples).values(), default=0)
