@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from docleak.documents.page import Image, Page, Question
 from docleak.errors import ModelError
 from docleak.models import DocumentModel, pixels_of
+from docleak.models.base import device_of
 from docleak.models.donut import Donut
 
 TOKENS_SHOWN = 8
@@ -31,7 +32,7 @@ def attention_maps(model: DocumentModel, page: Page, question: Question) -> list
         )
     example = model.encode(page, question)
     with torch.no_grad():
-        cells = model.encoded(pixels_of(page.image, next(model.module.parameters()).device)[None])
+        cells = model.encoded(pixels_of(page.image, device_of(model))[None])
         _, attention, labels = model.attending_loss(cells, [example])
     mean = attention[0].mean(0).cpu().double().numpy()  # (T, cells)
     steps = [int(t) for t in (labels[0] >= 0).nonzero().flatten()]

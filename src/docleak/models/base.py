@@ -120,6 +120,11 @@ def pixels_of(image: Image, device: torch.device | str = "cpu") -> Tensor:
     return torch.from_numpy(array).to(device).float() / 255.0
 
 
+def device_of(model: DocumentModel) -> torch.device:
+    """Where its parameters are."""
+    return next(model.module.parameters()).device
+
+
 def image_of(pixels: Tensor) -> Image:
     """Pixels (3, H, W) in [0, 1] as an image (H, W, 3) uint8, rounded, clipped."""
     array = (pixels.detach().cpu().clamp(0, 1) * 255.0).round().to(torch.uint8).numpy()

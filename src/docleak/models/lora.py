@@ -13,7 +13,7 @@ from docleak import spec
 from docleak.documents.ranges import SEED
 from docleak.errors import ModelError
 from docleak.files import read_json_object
-from docleak.models.base import DocumentModel, trainable
+from docleak.models.base import DocumentModel, device_of, trainable
 from docleak.models.files import drawn_with, new_model, optional_file, taken
 from docleak.models.loading import config_of, load_model, loadable, short_name
 
@@ -130,7 +130,7 @@ def load_adapted(file: Path, source: str, where: str, revision: str | None, **op
     load_peft()
     model = load_model(base, **options)
     _require_plain(model, base)
-    device = next(model.module.parameters()).device
+    device = device_of(model)
     module: Any = model.module
     with loadable(f"adapters {source!r}", expected=f"{ADAPTER} and adapter_model.safetensors that fit {base!r}"):
         report = module.load_adapter(

@@ -17,7 +17,7 @@ from docleak.attacks.answers.features import Reply
 from docleak.documents.page import Page, Question
 from docleak.documents.redaction import similarity
 from docleak.errors import AttackError
-from docleak.models.base import DocumentModel, Encoded, in_mode, pixels_of
+from docleak.models.base import DocumentModel, Encoded, device_of, in_mode, pixels_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ def nls(text: str, answers: Sequence[str], *, threshold: float = 0.0) -> float:
 @torch.no_grad()
 def _ask_batch(view: AnswersView, batch: Sequence[Item]) -> list[Spoken]:
     model = view.model
-    device = next(model.module.parameters()).device
+    device = device_of(model)
     different = {id(item.page): item.page for item in batch}
     places = {number: place for place, number in enumerate(different)}
     owners = [places[id(item.page)] for item in batch]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from docleak.attacks.answers.asking import Item
 from docleak.errors import AttackError
-from docleak.models.base import DocumentModel, in_mode, pixels_of
+from docleak.models.base import DocumentModel, device_of, in_mode, pixels_of
 from docleak.models.vlm.values import derived_once
 
 
@@ -57,7 +57,7 @@ def tune(model: DocumentModel, items: Sequence[Item], tuning: Tuning = Tuning())
 def _loss_of(model: DocumentModel, item: Item) -> Callable[[], Tensor]:
     """The loss on one question, a scalar, with the weights as they are when it is called."""
     page = model.fit(item.page)
-    pixels = pixels_of(page.image, next(model.module.parameters()).device)[None]
+    pixels = pixels_of(page.image, device_of(model))[None]
     inputs = [model.encode(page, item.question)]
     return lambda: model.loss(pixels, inputs)[0]
 

@@ -21,6 +21,7 @@ from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models import load_model, pixels_of, trainable
+from docleak.models.base import device_of
 from docleak.models.lora import Lora, adapt
 from docleak.models.vlm.model import LANGUAGE, VisionLanguage
 from docleak.training.federated.local import train_locally
@@ -176,7 +177,7 @@ class Federation:
         return 4 * sent if share is None else round(8 * share * sent)
 
     def _input(self, page: Page) -> tuple[Tensor, list[Any]]:
-        device = next(self.model.module.parameters()).device
+        device = device_of(self.model)
         return pixels_of(page.image, device)[None], [self.model.encode(page, page.questions[0])]
 
     def read(self, rounds: Sequence[Sent]) -> Words | str:

@@ -23,7 +23,7 @@ from docleak.documents.redaction import redact
 from docleak.errors import AttackError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.memorisation import Outcome, beyond_public, remembered
-from docleak.models.base import DocumentModel, in_mode, pixels_of
+from docleak.models.base import DocumentModel, device_of, in_mode, pixels_of
 from docleak.studies.answers.documents import Sides
 
 #: Documents of a side whose fields are ranked, other values of each field at most and at least, pages that are drawn.
@@ -125,7 +125,7 @@ def likelier(model: DocumentModel, page: Page, text: str, field: PageField, valu
     """How many of ``values`` have a lower loss than the field's as the answer to ``text``, ties counted half.
     AttackError where a loss is not finite, which would rank first."""
     page = model.fit(page)
-    device = next(model.module.parameters()).device
+    device = device_of(model)
     asked = [Question(text, (value.strip(),), field.key) for value in (field.value, *values)]
     inputs = [model.encode(page, question) for question in asked]
     with in_mode(model.module):

@@ -22,6 +22,7 @@ from docleak.documents import Page, Question, blank_template, load_pages, privat
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
 from docleak.models import DocumentModel, Encoded, pixels_of, trainable
+from docleak.models.base import device_of
 from docleak.spec import counted_words
 from docleak.studies.gradient.config import Exposure
 from docleak.training.taps.weights import names_in
@@ -98,7 +99,7 @@ def build_case(
     generator = torch.Generator().manual_seed(seed + 1)
     if exposure.random_text:
         inputs = [model.scramble(e, question=True, answer=True, generator=generator) for e in inputs]
-    pixels = torch.stack([pixels_of(page.image, _device(model)) for page in pages])
+    pixels = torch.stack([pixels_of(page.image, device_of(model)) for page in pages])
     rounds = [
         GradientView(m, _gradient(m, pixels, inputs, exposure, seed), len(pages), exposure.train_mode)
         for m in (model, *later)
@@ -154,10 +155,6 @@ def blank_page(page: Page) -> Page:
     return replace(page, image=blank_template(page), words=words, fields=(), questions=())
 
 
-def _device(model: DocumentModel) -> torch.device:
-    return next(model.module.parameters()).device
-
-
 def _gradient(
     model: DocumentModel, pixels: Tensor, inputs: Sequence[Encoded], exposure: Exposure, seed: int
 ) -> dict[str, Tensor]:
@@ -166,7 +163,7 @@ def _gradient(
         torch.manual_seed(seed)  # dropout masks of a client in training mode
         return client_gradient(model, pixels, inputs, train_mode=exposure.train_mode, names=names)
     unsent = {n for n, _ in trainable(model.module)} - set(names)
-    recorded = read_gradient(Path(exposure.gradient_file), _device(model))
+    recorded = read_gradient(Path(exposure.gradient_file), device_of(model))
     names_of = names_in(model.module, {name: tuple(value.shape) for name, value in recorded.items()}, recorded)
     gradient = {known: value for name, value in recorded.items() if (known := names_of.get(name, name)) not in unsent}
     if missing := set(names) - gradient.keys():  # torch leaves no gradient where the loss does not reach
@@ -188,8 +185,8 @@ def _knowledge(
         e if question and answer else model.scramble(e, question=not question, answer=not answer, generator=generator)
         for e in inputs
     ]
-    template = torch.stack([pixels_of(blank_template(page), _device(model)) for page in pages])
-    private = torch.stack([torch.from_numpy(private_mask(page)) for page in pages]).to(_device(model))
+    template = torch.stack([pixels_of(blank_template(page), device_of(model)) for page in pages])
+    private = torch.stack([torch.from_numpy(private_mask(page)) for page in pages]).to(device_of(model))
     return Knowledge(template, private, known, question, answer)
 
 

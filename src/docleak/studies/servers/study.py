@@ -19,7 +19,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.image import psnr
 from docleak.metrics.membership import clopper_pearson
 from docleak.models import DocumentModel, Encoded, load_model, pixels_of, trainable
-from docleak.models.base import broken_weights, image_of
+from docleak.models.base import broken_weights, device_of, image_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import SEVERE_SHARE, Part, Severity
 from docleak.report.statement import Scope
@@ -225,7 +225,7 @@ def _loaded(source: str, device: str, files: Stamps) -> DocumentModel:
 
 def tensors(model: DocumentModel, pages: Sequence[Page]) -> tuple[Tensor, list[Encoded]]:
     """Pixels (P, 3, H, W) in [0, 1] of the pages, and a question about each."""
-    device = next(model.module.parameters()).device
+    device = device_of(model)
     inputs = [model.encode(page, question_of(page)) for page in pages]
     return torch.stack([pixels_of(page.image, device) for page in pages]), inputs
 

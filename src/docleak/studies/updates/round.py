@@ -18,7 +18,7 @@ from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.documents import Page
 from docleak.documents.pages import picked
 from docleak.errors import GradientError
-from docleak.models.base import DocumentModel, Encoded, in_mode, pixels_of, trainable
+from docleak.models.base import DocumentModel, Encoded, device_of, in_mode, pixels_of, trainable
 from docleak.models.device import seed_torch
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.objectives.objective import Example
@@ -58,7 +58,7 @@ class Truth:
     @property
     def device(self) -> torch.device:
         """The model's."""
-        return next(self.model.module.parameters()).device
+        return device_of(self.model)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from docleak.documents.page import Page
 from docleak.errors import FederationError
-from docleak.models.base import DocumentModel, Encoded, broken_weights, in_mode, pixels_of, trainable
+from docleak.models.base import DocumentModel, Encoded, broken_weights, device_of, in_mode, pixels_of, trainable
 from docleak.models.device import seed_torch
 from docleak.models.vlm.values import derived_once
 from docleak.spec import counted_words
@@ -184,7 +184,7 @@ def _read(
     """A batch as ``model.loss`` takes it."""
     numbers = sorted({example.page for example in batch})
     fitted = {i: pages[i] for i in numbers}
-    device = next(model.module.parameters()).device
+    device = device_of(model)
     pixels = torch.stack([pixels_of(fitted[i].image, device) for i in numbers])
     encoded = [objective.encode(model, fitted[example.page], example, rng) for example in batch]
     owners = [numbers.index(example.page) for example, inputs in zip(batch, encoded, strict=True) for _ in inputs]

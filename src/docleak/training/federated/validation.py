@@ -11,7 +11,7 @@ from docleak.documents.page import Page
 from docleak.documents.pages import grouped
 from docleak.errors import FederationError
 from docleak.metrics.text import accuracy, anls
-from docleak.models.base import DocumentModel, in_mode, pixels_of
+from docleak.models.base import DocumentModel, device_of, in_mode, pixels_of
 from docleak.training.federated.local import batch_loss
 from docleak.training.objectives.objective import Example, Objective, objective_of
 
@@ -23,7 +23,7 @@ def answered(model: DocumentModel, page: Page) -> Iterator[tuple[float, float]]:
     """ANLS and accuracy per question of the page that has an answer."""
     questions = [question for question in page.questions if question.answers]
     fitted = model.fit(page)
-    pixels = pixels_of(fitted.image, next(model.module.parameters()).device)
+    pixels = pixels_of(fitted.image, device_of(model))
     with in_mode(model.module):
         for start in range(0, len(questions), ANSWERED_TOGETHER):
             asked = questions[start : start + ANSWERED_TOGETHER]

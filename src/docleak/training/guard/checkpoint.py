@@ -12,7 +12,7 @@ from torch import Tensor
 from docleak.documents.page import Page
 from docleak.errors import DocumentError, ModelError
 from docleak.files import read_json_object
-from docleak.models.base import DocumentModel, pixels_of
+from docleak.models.base import DocumentModel, device_of, pixels_of
 from docleak.models.files import weights_in
 from docleak.models.loading import config_of, load_model, locate
 from docleak.models.lora import ADAPTER, adapter_file
@@ -36,7 +36,7 @@ def probe(model: DocumentModel, pages: Sequence[Page], *, examples: int = EXAMPL
             break
     if not chosen:
         raise DocumentError(f"none of {len(pages)} pages has a question with an answer; the guard needs one to try.")
-    device = next(model.module.parameters()).device
+    device = device_of(model)
     pixels = torch.stack([pixels_of(page.image, device) for page, _ in chosen])
     inputs = [model.encode(page, question) for page, question in chosen]
 

@@ -8,7 +8,7 @@ import torch
 from docleak.documents.pages import gathered
 from docleak.documents.synthetic import make_page
 from docleak.errors import PrivacyError
-from docleak.models.base import DocumentModel, pixels_of, trainable
+from docleak.models.base import DocumentModel, device_of, pixels_of, trainable
 
 #: What stands between a layer's name and its adapter's, as ``peft`` names parameters.
 ADAPTER = ".lora_"
@@ -25,7 +25,7 @@ def require_moving(model: DocumentModel) -> None:
     if not pairs:
         return
     page = model.fit(make_page(0, seed=0))
-    pixels = pixels_of(page.image, next(model.module.parameters()).device)[None]
+    pixels = pixels_of(page.image, device_of(model))[None]
     loss = model.loss(pixels, [model.encode(page, page.questions[0])]).sum()
     parameters = [parameter for pair in pairs.values() for parameter in pair]
     arrived = dict(

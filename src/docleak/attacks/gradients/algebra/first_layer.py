@@ -22,7 +22,7 @@ from docleak.attacks.gradients.algebra.subspace import EPSILON, Members, Rows, S
 from docleak.attacks.gradients.local_steps import Optimiser
 from docleak.attacks.hooks import reached, read_by
 from docleak.errors import AttackError
-from docleak.models.base import DocumentModel
+from docleak.models.base import DocumentModel, device_of
 from docleak.models.vlm.model import VisionLanguage
 
 #: How alike the inputs of one word at two places are, where a layer reads nothing but words.
@@ -150,7 +150,7 @@ def _readers(model: DocumentModel, decoder: Any) -> list[Reader]:
     ids = torch.tensor([[a, b, c, a], [c, a, a, b]])
     same = [((0, 0), (0, 3)), ((0, 0), (1, 1)), ((0, 1), (1, 3)), ((0, 2), (1, 0))]
     with read_by(module for module in decoder.modules() if isinstance(module, nn.Linear)) as read:
-        decoder(input_ids=ids.to(_device(model)), use_cache=False)
+        decoder(input_ids=ids.to(device_of(model)), use_cache=False)
     seen = {names[layer]: value for layer, value in read}
     alone: list[tuple[Tensor, list[str]]] = []
     for name, value in seen.items():
@@ -174,12 +174,8 @@ def _inputs(model: DocumentModel, decoder: Any, reader: Reader) -> Tensor:
     """(V, width): what the layer reads at each word of the vocabulary."""
     layer = model.module.get_submodule(reader.layer)
     count = model.module.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
-    parts = torch.split(torch.arange(count, device=_device(model)), CHUNK)
+    parts = torch.split(torch.arange(count, device=device_of(model)), CHUNK)
     return torch.cat([reached(layer, partial(decoder, input_ids=ids[None], use_cache=False))[0] for ids in parts])
-
-
-def _device(model: DocumentModel) -> torch.device:
-    return next(model.module.parameters()).device
 
 
 def _inverted(signed: Tensor, start: Tensor, optimiser: Optimiser) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from docleak.attacks.gradients.algebra.subset_sums import FLOAT32, Floats, Indic
 from docleak.attacks.gradients.view import GradientView
 from docleak.attacks.hooks import reached
 from docleak.errors import AttackError
-from docleak.models.base import DocumentModel
+from docleak.models.base import DocumentModel, device_of
 from docleak.models.vlm.model import VisionLanguage
 
 #: Ends of the names of towers' tables of positions and patch weights, in transformers.
@@ -136,7 +136,7 @@ def _behind(model: VisionLanguage, table: str) -> tuple[nn.Module, bool]:
 
 def _reached(model: VisionLanguage, pixels: Tensor, module: nn.Module, *, inputs: bool) -> Tensor:
     """What a module of the tower reads, or makes, of the network's ``pixels``."""
-    device = next(model.module.parameters()).device
+    device = device_of(model)
     given = {name: value.to(device) for name, value in {**model.picture.constants, model.picture.name: pixels}.items()}
     network: Any = model.module
     return reached(module, lambda: network.model.get_image_features(**given), made=not inputs).double()
