@@ -4,6 +4,10 @@ Every message says what was found, what was expected and what to do. The command
 them without a traceback and exits with code 1 (``docleak check``, of which 1 is a finding: 2).
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 
 class DocleakError(Exception):
     """Base class of every error docleak raises on purpose."""
@@ -64,3 +68,14 @@ class ContradictionError(DocleakError):
 def denied(file: object) -> str:
     """The sentence about a file that is there, and that this user may not read."""
     return f"{file} may not be read by this user (permission denied). Give this user the right to read it."
+
+
+def those(*faults: tuple[object, str]) -> list[str]:
+    """What is said of those faults that are there: of each, whether it is, and the words."""
+    return [words for there, words in faults if there]
+
+
+def refuse(error: type[DocleakError], faults: Sequence[str], before: str = "") -> None:
+    """Raise ``error`` with all ``faults`` at once, behind the words ``before``; nothing where there are none."""
+    if faults:
+        raise error(f"{before}{'; '.join(faults)}.")

@@ -15,7 +15,7 @@ from docleak.documents.coins import coin, stream
 from docleak.documents.names import provider_key
 from docleak.documents.page import fault_list
 from docleak.documents.partition import Share
-from docleak.errors import DocumentError
+from docleak.errors import DocumentError, refuse, those
 
 #: Folders of a division: a folder per client below SILOS, and one for each of the others.
 SILOS = "silos"
@@ -42,18 +42,14 @@ class BlueRedPlan:
     matched: bool = True
 
     def __post_init__(self) -> None:
-        faults = []
-        if self.clients < 1:
-            faults.append(f"clients is {self.clients}; expected at least 1")
-        if not 0 < self.inside < 1:
-            faults.append(f"inside is {self.inside}; expected a probability between 0 and 1")
         kept = (self.red, self.test, self.validation)
-        if min(kept) < 0 or self.red == 0 or sum(kept) >= 1:
-            faults.append(
-                f"red, test and validation are {kept}; expected shares, red above 0, that leave some to train"
-            )
-        if faults:
-            raise DocumentError("the documents cannot be divided into BLUE and RED: " + "; ".join(faults) + ".")
+        faults = those(
+            (self.clients < 1, f"clients is {self.clients}; expected at least 1"),
+            (not 0 < self.inside < 1, f"inside is {self.inside}; expected a probability between 0 and 1"),
+            (min(kept) < 0 or self.red == 0 or sum(kept) >= 1,
+             f"red, test and validation are {kept}; expected shares, red above 0, that leave some to train"),
+        )  # fmt: skip
+        refuse(DocumentError, faults, "the documents cannot be divided into BLUE and RED: ")
 
     def sizes(self, documents: int) -> dict[str, int]:
         """How many of a provider's ``documents`` go to RED, TEST and VALIDATION; at least one is left over."""

@@ -11,7 +11,7 @@ from docleak.documents.coins import coin
 from docleak.documents.names import provider_key
 from docleak.documents.page import fault_list
 from docleak.documents.pages import grouped
-from docleak.errors import DocumentError
+from docleak.errors import DocumentError, those
 from docleak.spec import counted_words
 
 
@@ -50,12 +50,12 @@ def clients_of(documents: Mapping[str, int], clients: int) -> dict[str, int]:
 
 def _check(documents: Mapping[str, int], clients: int, total: int) -> None:
     faults = [f"{name!r} has no document" for name, count in documents.items() if count < 1]
-    if not documents:
-        faults.append("there is no data set")
-    if clients < len(documents):
-        faults.append(f"{clients} clients for {counted_words(len(documents), 'data set')}, and a client holds one only")
-    if clients > total:
-        faults.append(f"{clients} clients for {counted_words(total, 'document')}, and every client needs one")
+    sets = counted_words(len(documents), "data set")
+    faults += those(
+        (not documents, "there is no data set"),
+        (clients < len(documents), f"{clients} clients for {sets}, and a client holds one only"),
+        (clients > total, f"{clients} clients for {counted_words(total, 'document')}, and every client needs one"),
+    )
     if faults:
         raise DocumentError(
             f"cannot divide the documents among {clients} clients:{fault_list(faults)}\nAsk for another number of "

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question
-from docleak.errors import ModelError
+from docleak.errors import ModelError, refuse, those
 from docleak.models.base import (
     IGNORED,
     Answer,
@@ -81,21 +81,19 @@ class ReaderConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        faults = []
-        if self.prompt.count("{question}") != 1:
-            faults.append(f"prompt is {self.prompt!r}, expected one {{question}} in it")
-        if not 1 <= self.box_scale < self.positions:
-            faults.append(f"box_scale is {self.box_scale}, expected 1..{self.positions - 1} (below positions)")
-        if len(self.prompt_box) != 4 or not all(0 <= v < self.positions for v in self.prompt_box):
-            faults.append(f"prompt_box is {self.prompt_box}, expected four numbers in 0..{self.positions - 1}")
-        if min(self.max_tokens, self.max_answer_tokens) < 1:
-            faults.append("max_tokens and max_answer_tokens must be at least 1")
-        if isinstance(self.text, str) != isinstance(self.vision, str):
-            faults.append("of text and vision, either both are names of checkpoints or neither is")
-        if len(self.image_mean) != 3 or len(self.image_std) != 3 or min(self.image_std, default=0) <= 0:
-            faults.append("image_mean and image_std are of three channels, and the latter above 0")
-        if faults:
-            raise ModelError("the model's config.json cannot be used: " + "; ".join(faults) + ".")
+        boxed = len(self.prompt_box) == 4 and all(0 <= v < self.positions for v in self.prompt_box)
+        channels = len(self.image_mean) == len(self.image_std) == 3 and min(self.image_std) > 0
+        faults = those(
+            (self.prompt.count("{question}") != 1, f"prompt is {self.prompt!r}, expected one {{question}} in it"),
+            (not 1 <= self.box_scale < self.positions,
+             f"box_scale is {self.box_scale}, expected 1..{self.positions - 1} (below positions)"),
+            (not boxed, f"prompt_box is {self.prompt_box}, expected four numbers in 0..{self.positions - 1}"),
+            (min(self.max_tokens, self.max_answer_tokens) < 1, "max_tokens and max_answer_tokens must be at least 1"),
+            (isinstance(self.text, str) != isinstance(self.vision, str),
+             "of text and vision, either both are names of checkpoints or neither is"),
+            (not channels, "image_mean and image_std are of three channels, and the latter above 0"),
+        )  # fmt: skip
+        refuse(ModelError, faults, "the model's config.json cannot be used: ")
 
 
 def t5_of(text: Mapping[str, Any] | str, *, allow_pickle: bool = False) -> Any:

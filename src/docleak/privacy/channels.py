@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from docleak.errors import PrivacyError
+from docleak.errors import PrivacyError, refuse, those
 from docleak.spec import counted_words
 
 #: Chance of a single false word in a vocabulary, as the attack chooses its cut-off.
@@ -101,10 +101,8 @@ class Shape:
         closed = {"optimiser": OPTIMISERS, "precision": PRECISIONS, "aggregation": AGGREGATIONS}
         faults += [f"{name} is {getattr(self, name)!r}; expected {' or '.join(known)}" for name, known in closed.items()
                    if getattr(self, name) not in known]  # fmt: skip
-        if self.adapted > 3:
-            faults.append(f"adapted is {self.adapted}; the first layer has query, key and value: 3")
-        if faults:
-            raise PrivacyError("; ".join(faults) + ".")
+        faults += those((self.adapted > 3, f"adapted is {self.adapted}; the first layer has query, key and value: 3"))
+        refuse(PrivacyError, faults)
 
     @property
     def together(self) -> int:

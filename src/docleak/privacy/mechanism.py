@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from docleak import spec
-from docleak.errors import PrivacyError
+from docleak.errors import PrivacyError, refuse, those
 from docleak.spec import counted_words
 
 
@@ -70,21 +70,17 @@ class Mechanism:
     participation: Participation = Participation.KNOWN
 
     def __post_init__(self) -> None:
-        faults = []
-        noise = self.noise_multiplier
-        if not (noise == 0 or LEAST_NOISE <= noise <= MOST_NOISE):
-            faults.append(
-                f"noise multiplier is {noise}; expected 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}"
-            )
-        if not 1 <= self.rounds <= MOST_ROUNDS:
-            faults.append(f"rounds is {self.rounds}; expected at least 1 and at most {MOST_ROUNDS}")
-        for name, value in (("unit rate", self.unit_rate), ("client rate", self.client_rate)):
-            if not 0 < value <= 1:
-                faults.append(f"{name} is {value}; expected a probability above 0 and at most 1")
-        if self.unit is Unit.CLIENT and self.unit_rate != 1:
-            faults.append("a client is the unit, so the unit rate must be 1; give the client rate instead")
-        if faults:
-            raise PrivacyError("; ".join(faults) + ".")
+        noise, rates = self.noise_multiplier, {"unit rate": self.unit_rate, "client rate": self.client_rate}
+        refuse(PrivacyError, those(
+            (not (noise == 0 or LEAST_NOISE <= noise <= MOST_NOISE),
+             f"noise multiplier is {noise}; expected 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}"),
+            (not 1 <= self.rounds <= MOST_ROUNDS,
+             f"rounds is {self.rounds}; expected at least 1 and at most {MOST_ROUNDS}"),
+            *((not 0 < rate <= 1, f"{name} is {rate}; expected a probability above 0 and at most 1")
+              for name, rate in rates.items()),
+            (self.unit is Unit.CLIENT and self.unit_rate != 1,
+             "a client is the unit, so the unit rate must be 1; give the client rate instead"),
+        ))  # fmt: skip
 
     @property
     def rate(self) -> float:

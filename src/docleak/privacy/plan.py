@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from docleak.errors import PrivacyError
+from docleak.errors import PrivacyError, refuse, those
 from docleak.files import shaped
 from docleak.privacy.accounting import Guarantee, guarantee
 from docleak.privacy.mechanism import Mechanism, Participation
@@ -37,27 +37,19 @@ class DpPlan:
     published_counting: bool = False
 
     def __post_init__(self) -> None:
-        faults = []
-        if not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
-            faults.append(f"clip norm is {self.clip_norm}; expected a finite number above 0")
-        if self.denominator < 1:
-            faults.append(f"denominator is {self.denominator}; expected at least 1")
-        if not 0 < self.delta < 1:
-            faults.append(f"delta is {self.delta}; expected a probability above 0 and below 1")
         hidden = self.mechanism.client_rate < 1 and self.mechanism.participation is Participation.HIDDEN
-        if hidden and not self.published_counting:
-            faults.append(
-                "participation is hidden, which is no bound: the server sees which clients took part; train with "
-                "known, and compare in docleak budget, or ask for the published counting by name (--published-counting)"
-            )
-        if self.published_counting and not hidden:
-            faults.append(
-                "the published counting is that of clients drawn whole whose coins count as hidden; here the unit is "
-                f"{self.mechanism.unit}, the client rate "
-                f"{self.mechanism.client_rate:.4g}, participation {self.mechanism.participation}"
-            )
-        if faults:
-            raise PrivacyError("; ".join(faults) + ".")
+        refuse(PrivacyError, those(
+            (not 0 < self.clip_norm < math.inf, f"clip norm is {self.clip_norm}; expected a finite number above 0"),
+            (self.denominator < 1, f"denominator is {self.denominator}; expected at least 1"),
+            (not 0 < self.delta < 1, f"delta is {self.delta}; expected a probability above 0 and below 1"),
+            (hidden and not self.published_counting,
+             "participation is hidden, which is no bound: the server sees which clients took part; train with known, "
+             "and compare in docleak budget, or ask for the published counting by name (--published-counting)"),
+            (self.published_counting and not hidden,
+             "the published counting is that of clients drawn whole whose coins count as hidden; here the unit is "
+             f"{self.mechanism.unit}, the client rate {self.mechanism.client_rate:.4g}, participation "
+             f"{self.mechanism.participation}"),
+        ))  # fmt: skip
 
     @property
     def accountant(self) -> Accountant:

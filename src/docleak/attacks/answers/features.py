@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from docleak.documents.pages import grouped
-from docleak.errors import AttackError
+from docleak.errors import AttackError, refuse, those
 
 #: The groups of section 5.2.2, by column. They need the text (G1), its loss and confidence (G2), the public model (G3),
 #: and pages without their answer (G4).
@@ -45,15 +45,15 @@ class Reply:
     confidence: float | None = None
 
     def __post_init__(self) -> None:
-        faults = [] if self.accuracy in (0, 1) else [f"accuracy is {self.accuracy}, expected 0 or 1"]
-        if not 0 <= self.nls <= 1:
-            faults.append(f"nls is {self.nls}, expected 0 to 1")
-        if self.loss is not None and not (math.isfinite(self.loss) and self.loss >= 0):
-            faults.append(f"loss is {self.loss}, expected a finite number of 0 or more, or None")
-        if self.confidence is not None and not 0 <= self.confidence <= 1:
-            faults.append(f"confidence is {self.confidence}, expected 0 to 1, or None")
-        if faults:
-            raise AttackError(f"reply on {self.key!r} of document {self.document!r}: {'; '.join(faults)}.")
+        faults = those(
+            (self.accuracy not in (0, 1), f"accuracy is {self.accuracy}, expected 0 or 1"),
+            (not 0 <= self.nls <= 1, f"nls is {self.nls}, expected 0 to 1"),
+            (self.loss is not None and not (math.isfinite(self.loss) and self.loss >= 0),
+             f"loss is {self.loss}, expected a finite number of 0 or more, or None"),
+            (self.confidence is not None and not 0 <= self.confidence <= 1,
+             f"confidence is {self.confidence}, expected 0 to 1, or None"),
+        )  # fmt: skip
+        refuse(AttackError, faults, f"reply on {self.key!r} of document {self.document!r}: ")
 
 
 @dataclass(frozen=True, eq=False)

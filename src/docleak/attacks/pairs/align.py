@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from docleak.attacks.pairs.sentence import Sentences
-from docleak.errors import AttackError
+from docleak.errors import AttackError, refuse, those
 from docleak.models.pair.aligner import Aligner
 
 #: Above every similarity: keeps pictures and texts of different classes apart.
@@ -45,19 +45,17 @@ class Refinement:
     threshold: float = 0.9
 
     def __post_init__(self) -> None:
-        faults = []
-        if not -1 < self.threshold < 1:
-            faults.append(f"threshold is {self.threshold}; expected a cosine similarity above -1 and below 1")
-        if self.target not in ("fused", "direct"):
-            faults.append(f"target is {self.target!r}; expected 'fused' or 'direct'")
-        if self.rounds < 1 or self.steps < 1 or not 0 < self.first <= 1 or self.temperature <= 0:
-            faults.append("expected rounds and steps of 1 or more, first in (0, 1] and a temperature above 0")
-        if self.how not in ("steps", "prior"):
-            faults.append(f"how is {self.how!r}; expected 'steps' or 'prior'")
-        if min(self.image_step, self.text_step, self.strength) < 0:
-            faults.append("a step or the strength is negative; expected 0 (the modality stays) or more")
-        if faults:
-            raise AttackError(f"MMGIA's refinement cannot be run: {'; '.join(faults)}.")
+        faults = those(
+            (not -1 < self.threshold < 1,
+             f"threshold is {self.threshold}; expected a cosine similarity above -1 and below 1"),
+            (self.target not in ("fused", "direct"), f"target is {self.target!r}; expected 'fused' or 'direct'"),
+            (self.rounds < 1 or self.steps < 1 or not 0 < self.first <= 1 or self.temperature <= 0,
+             "expected rounds and steps of 1 or more, first in (0, 1] and a temperature above 0"),
+            (self.how not in ("steps", "prior"), f"how is {self.how!r}; expected 'steps' or 'prior'"),
+            (min(self.image_step, self.text_step, self.strength) < 0,
+             "a step or the strength is negative; expected 0 (the modality stays) or more"),
+        )  # fmt: skip
+        refuse(AttackError, faults, "MMGIA's refinement cannot be run: ")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from docleak.attacks.pairs.sentence import Sentences
 from docleak.attacks.pairs.span import SpanText
 from docleak.attacks.pairs.text import TextAttack
 from docleak.attacks.pairs.view import PairKnowledge, PairView, inputs_of
-from docleak.errors import AttackError
+from docleak.errors import AttackError, refuse, those
 from docleak.models.base import Encoded
 from docleak.models.pair.model import MODALITIES, Modality
 
@@ -114,17 +114,15 @@ class PairAttack:
         Raises AttackError for counts of texts and pictures that differ, a budget too small for the rounds, and a
         refinement without an aligner.
         """
-        faults = []
-        if len(knowledge.lengths) != view.batch_size:
-            faults.append(f"{len(knowledge.lengths)} texts for {view.batch_size} pictures; expected as many")
-        if budget < self.least_budget:
-            faults.append(
-                f"budget {budget} is too small; expected {self.least_budget} evaluations or more per modality"
-            )
-        if self.refine is not None and knowledge.aligner is None:
-            faults.append("no aligner was given; MMGIA's second stage needs one")
-        if faults:
-            raise AttackError(f"attack {self.name!r} cannot be run: {'; '.join(faults)}.")
+        faults = those(
+            (len(knowledge.lengths) != view.batch_size,
+             f"{len(knowledge.lengths)} texts for {view.batch_size} pictures; expected as many"),
+            (budget < self.least_budget,
+             f"budget {budget} is too small; expected {self.least_budget} evaluations or more per modality"),
+            (self.refine is not None and knowledge.aligner is None,
+             "no aligner was given; MMGIA's second stage needs one"),
+        )  # fmt: skip
+        refuse(AttackError, faults, f"attack {self.name!r} cannot be run: ")
         return _Chase(self, view, knowledge, budget, generator, on_progress).run()
 
 

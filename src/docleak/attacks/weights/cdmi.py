@@ -22,7 +22,7 @@ from docleak.attacks.weights.sampling import (
     weighted_mean,
 )
 from docleak.attacks.weights.view import PublicKnowledge, WeightsView
-from docleak.errors import AttackError
+from docleak.errors import AttackError, refuse, those
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,13 @@ class CdmiConfig:
     top_p: float = 0.10
 
     def __post_init__(self) -> None:
-        faults = []
-        if self.candidates < 1:
-            faults.append(f"candidates is {self.candidates}, expected 1 or more")
-        if self.mean not in ("geometric", "arithmetic"):
-            faults.append(f"mean is {self.mean!r}, expected geometric or arithmetic")
-        if not 0 <= self.weight <= 1:
-            faults.append(f"weight is {self.weight}, expected 0 to 1")
-        if not 0 < self.top_p <= 1:
-            faults.append(f"top_p is {self.top_p}, expected above 0 and up to 1")
-        if faults:
-            raise AttackError("CDMI cannot be set up: " + "; ".join(faults) + ".")
+        faults = those(
+            (self.candidates < 1, f"candidates is {self.candidates}, expected 1 or more"),
+            (self.mean not in ("geometric", "arithmetic"), f"mean is {self.mean!r}, expected geometric or arithmetic"),
+            (not 0 <= self.weight <= 1, f"weight is {self.weight}, expected 0 to 1"),
+            (not 0 < self.top_p <= 1, f"top_p is {self.top_p}, expected above 0 and up to 1"),
+        )
+        refuse(AttackError, faults, "CDMI cannot be set up: ")
 
     def baseline(self) -> CdmiConfig:
         """The same by public data alone."""

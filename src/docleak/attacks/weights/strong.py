@@ -22,7 +22,7 @@ from docleak.attacks.weights.cdmi import Attempt, Finding, check_budget
 from docleak.attacks.weights.probing import Probe, target_probe
 from docleak.attacks.weights.sampling import loss_likelihoods, sample_top_p
 from docleak.attacks.weights.view import PublicKnowledge, WeightsView
-from docleak.errors import AttackError
+from docleak.errors import AttackError, refuse, those
 from docleak.models.base import IGNORED
 from docleak.models.encoders.tokens import TokenPage
 
@@ -46,15 +46,15 @@ class StrongConfig:
     top_p: float = 0.5
 
     def __post_init__(self) -> None:
-        faults = []
-        if not 1 <= self.beam <= self.candidates:
-            faults.append(f"beam is {self.beam}, expected 1 to candidates ({self.candidates})")
-        if not 0 <= self.weight <= 1 or not 0 <= self.reference < 1:
-            faults.append(f"weight is {self.weight} and reference {self.reference}, expected 0 to 1, and below 1")
-        if self.temperature <= 0 or not 0 < self.top_p <= 1:
-            faults.append(f"temperature is {self.temperature} and top_p {self.top_p}, expected above 0, and up to 1")
-        if faults:
-            raise AttackError("the stronger CDMI cannot be set up: " + "; ".join(faults) + ".")
+        faults = those(
+            (not 1 <= self.beam <= self.candidates,
+             f"beam is {self.beam}, expected 1 to candidates ({self.candidates})"),
+            (not 0 <= self.weight <= 1 or not 0 <= self.reference < 1,
+             f"weight is {self.weight} and reference {self.reference}, expected 0 to 1, and below 1"),
+            (self.temperature <= 0 or not 0 < self.top_p <= 1,
+             f"temperature is {self.temperature} and top_p {self.top_p}, expected above 0, and up to 1"),
+        )  # fmt: skip
+        refuse(AttackError, faults, "the stronger CDMI cannot be set up: ")
 
     def baseline(self) -> StrongConfig:
         """The same by public data alone."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from docleak.documents.page import Page
-from docleak.errors import ModelError
+from docleak.errors import ModelError, refuse, those
 from docleak.models.encoders.bros import quicken
 from docleak.models.encoders.heads import Head, MaskedLanguageHead, make_head
 from docleak.models.encoders.questions import ROOM, question_first, with_questions
@@ -64,19 +64,17 @@ class EncoderConfig:
         return self.vision.size if self.vision else None
 
     def __post_init__(self) -> None:
-        faults = []
-        if bool(self.resnet) != bool(self.vision and self.vision.resnet):
-            faults.append("vision.resnet and the resnet's description belong together, and one is missing")
-        if self.architecture not in BACKBONES:
-            faults.append(f"architecture is {self.architecture!r}, expected one of {', '.join(BACKBONES)}")
-        if self.task not in TASKS:
-            faults.append(f"task is {self.task!r}, expected one of {', '.join(TASKS)}")
-        if self.has_patches and (self.vision or not self.backbone.get("visual_embed", True)):
-            faults.append("LayoutLMv3 reads the picture in patches: no other eye fits, nor does one without them")
-        if self.task in CLASSED and not self.classes:
-            faults.append(f"task {self.task} needs classes, found none")
-        if faults:
-            raise ModelError("the encoder's configuration cannot be used: " + "; ".join(faults) + ".")
+        faults = those(
+            (bool(self.resnet) != bool(self.vision and self.vision.resnet),
+             "vision.resnet and the resnet's description belong together, and one is missing"),
+            (self.architecture not in BACKBONES,
+             f"architecture is {self.architecture!r}, expected one of {', '.join(BACKBONES)}"),
+            (self.task not in TASKS, f"task is {self.task!r}, expected one of {', '.join(TASKS)}"),
+            (self.has_patches and (self.vision or not self.backbone.get("visual_embed", True)),
+             "LayoutLMv3 reads the picture in patches: no other eye fits, nor does one without them"),
+            (self.task in CLASSED and not self.classes, f"task {self.task} needs classes, found none"),
+        )  # fmt: skip
+        refuse(ModelError, faults, "the encoder's configuration cannot be used: ")
 
 
 class EncoderNetwork(nn.Module):

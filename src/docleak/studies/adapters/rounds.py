@@ -19,7 +19,7 @@ from docleak.defenses import DEFENSES, GradientDefense
 from docleak.defenses.defense import announced_noise, protected
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
-from docleak.errors import AttackError
+from docleak.errors import AttackError, refuse, those
 from docleak.models import load_model, pixels_of, trainable
 from docleak.models.base import device_of
 from docleak.models.lora import Lora, adapt
@@ -68,16 +68,15 @@ class AdapterConfig:
                  "noise_multiplier": 0}  # fmt: skip
         faults = [f"{name} is {getattr(self, name)}; expected {low} or more" for name, low in least.items()
                   if not getattr(self, name) >= low]  # fmt: skip
-        if self.width % 12:
-            faults.append(f"width is {self.width}; expected a multiple of 12")
-        if self.noise_multiplier and not self.clip:
-            faults.append("noise_multiplier without clip has no sensitivity; expected a clip above 0")
-        if self.optimiser not in ("sgd", "adamw"):
-            faults.append(f"optimiser is {self.optimiser!r}; expected sgd or adamw")
-        if self.initialisation not in ("spread", "default"):
-            faults.append(f"initialisation is {self.initialisation!r}; expected spread or default")
-        if faults:
-            raise AttackError("; ".join(faults) + ".")
+        faults += those(
+            (self.width % 12, f"width is {self.width}; expected a multiple of 12"),
+            (self.noise_multiplier and not self.clip,
+             "noise_multiplier without clip has no sensitivity; expected a clip above 0"),
+            (self.optimiser not in ("sgd", "adamw"), f"optimiser is {self.optimiser!r}; expected sgd or adamw"),
+            (self.initialisation not in ("spread", "default"),
+             f"initialisation is {self.initialisation!r}; expected spread or default"),
+        )  # fmt: skip
+        refuse(AttackError, faults)
 
     @property
     def summed(self) -> bool:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from docleak.documents.ranges import CLIP_NORM, DELTA, EPSILON, RATE, SEED, SOME, Range
-from docleak.errors import PrivacyError
+from docleak.errors import PrivacyError, refuse, those
 from docleak.options import option
 from docleak.privacy.mechanism import Mechanism, probability
 
@@ -63,18 +63,15 @@ class CanaryConfig:
         from docleak.documents.issuers import FIRST, LAST
 
         most = LAST - FIRST
-        faults = []
-        if self.canary not in USUAL:
-            faults.append(f"canary is {self.canary!r}; expected {' or '.join(USUAL)}")
         made = self.others + self.canaries * (self.canary == PAGE)
-        if self.canaries < 2 or self.others < 1 or made > most:
-            faults.append(f"{self.canaries} canaries and {self.others} others; expected 2, 1, and {most} together")
-        if not 2 <= self.guesses <= self.canaries:
-            faults.append(f"{self.guesses} guesses; expected at least 2, and no more than canaries")
-        if not 0 < self.confidence < 1:
-            faults.append(f"confidence is {self.confidence}; expected a probability such as 0.95")
-        if faults:
-            raise PrivacyError("; ".join(faults) + ".")
+        refuse(PrivacyError, those(
+            (self.canary not in USUAL, f"canary is {self.canary!r}; expected {' or '.join(USUAL)}"),
+            (self.canaries < 2 or self.others < 1 or made > most,
+             f"{self.canaries} canaries and {self.others} others; expected 2, 1, and {most} together"),
+            (not 2 <= self.guesses <= self.canaries,
+             f"{self.guesses} guesses; expected at least 2, and no more than canaries"),
+            (not 0 < self.confidence < 1, f"confidence is {self.confidence}; expected a probability such as 0.95"),
+        ))  # fmt: skip
 
     @property
     def local(self) -> LocalPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from docleak import spec
-from docleak.errors import FederationError, RecipeError
+from docleak.errors import FederationError, RecipeError, refuse, those
 from docleak.privacy.mechanism import Mechanism, Unit, choice
 from docleak.privacy.phases import Phase, mechanisms, noise_for_phases
 from docleak.privacy.plan import DpPlan
@@ -88,20 +88,20 @@ class TrainingConfig:
             if getattr(self, name) < least
         ]  # fmt: skip
         shares = (self.test_share, self.validation_share)
-        if not all(0 <= share < 1 for share in shares) or sum(shares) >= 1:
-            faults.append(f"test_share and validation_share are {shares}; expected shares that leave some to train on")
-        if not self.test_share and not self.test_documents:
-            faults.append("test_share is 0 and there are no test_documents; expected one of them")
-        if self.test_documents and len(self.test_documents) != len(self.documents):
-            faults.append(f"{len(self.test_documents)} test_documents for {len(self.documents)} data sets")
-        if not self.documents:
-            faults.append("there are no documents")
-        if self.evaluate_every and not self.validation_share:
-            faults.append("evaluate_every is set, but validation_share is 0: there is nothing to evaluate on")
-        if self.epsilon and (self.participation, self.pretraining_participation or 1.0) != (1.0, 1.0):
-            faults.append("participation is below 1 under an epsilon; draw units instead (unit_rate)")
-        if faults:
-            raise RecipeError("a training cannot be run like this: " + "; ".join(faults) + ".")
+        faults += those(
+            (not all(0 <= share < 1 for share in shares) or sum(shares) >= 1,
+             f"test_share and validation_share are {shares}; expected shares that leave some to train on"),
+            (not self.test_share and not self.test_documents,
+             "test_share is 0 and there are no test_documents; expected one of them"),
+            (self.test_documents and len(self.test_documents) != len(self.documents),
+             f"{len(self.test_documents)} test_documents for {len(self.documents)} data sets"),
+            (not self.documents, "there are no documents"),
+            (self.evaluate_every and not self.validation_share,
+             "evaluate_every is set, but validation_share is 0: there is nothing to evaluate on"),
+            (self.epsilon and (self.participation, self.pretraining_participation or 1.0) != (1.0, 1.0),
+             "participation is below 1 under an epsilon; draw units instead (unit_rate)"),
+        )  # fmt: skip
+        refuse(RecipeError, faults, "a training cannot be run like this: ")
         self.phases(0)  # refuses what a federation refuses
 
     @property

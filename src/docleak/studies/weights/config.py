@@ -10,7 +10,7 @@ from typing import Any, Literal
 from docleak.attacks.weights import DEFAULT_METRIC, METRICS, WEIGHTS, CdmiConfig, WeightsAttack
 from docleak.documents.ranges import COUNT, SEED, Range, short
 from docleak.documents.typed import typed
-from docleak.errors import AttackError
+from docleak.errors import AttackError, refuse, those
 from docleak.metrics.extraction import EPSILON
 from docleak.models.encoders.tasks import TASKS, Task
 from docleak.models.encoders.vision import VisionConfig
@@ -160,12 +160,13 @@ class WeightsConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "attack", WEIGHTS.load(self.attack))
         faults = [f"{key} is {getattr(self, key)}, expected 0 or more" for key in WHOLE if getattr(self, key) < 0]
-        if self.attempts < 1 or self.dropout >= 1:
-            faults.append(f"attempts is {self.attempts} and dropout {self.dropout}; expected 1 or more, and below 1")
-        if self.resnet and not self.bimodal:
-            faults.append(f"resnet is {self.resnet!r}, and models that are not bimodal see no picture")
-        if not 0 < self.ipf_epsilon <= 1:
-            faults.append(f"ipf_epsilon is {self.ipf_epsilon}, expected above 0 and up to 1")
+        faults += those(
+            (self.attempts < 1 or self.dropout >= 1,
+             f"attempts is {self.attempts} and dropout {self.dropout}; expected 1 or more, and below 1"),
+            (self.resnet and not self.bimodal,
+             f"resnet is {self.resnet!r}, and models that are not bimodal see no picture"),
+            (not 0 < self.ipf_epsilon <= 1, f"ipf_epsilon is {self.ipf_epsilon}, expected above 0 and up to 1"),
+        )  # fmt: skip
         try:
             object.__setattr__(self, "metric", METRICS.chosen(self.metric))
         except AttackError as fault:
@@ -178,33 +179,27 @@ class WeightsConfig:
             faults.append(f"criterion is {self.criterion!r}, expected one of precision, loss, last, epoch-N")
         elif kept.isdigit() and (not self.keep_every or int(kept) % self.keep_every):
             faults.append(f"{self.criterion} is not kept: keep_every is {self.keep_every}")
-        if self.keep_every % self.target_training.validate_every:
-            every = self.target_training.validate_every
-            faults.append(f"keep_every is {self.keep_every}, expected a multiple of validate_every {every}")
-        if self.target_training.patch and (self.task != "mlm" or not self.bimodal or self.private):
-            faults.append(
-                f"patch hides in the picture what a bimodal model is to guess of masked tokens, without privacy; "
-                f"task is {self.task}, bimodal is {self.bimodal}"
-            )
-        if self.private and (self.copies or self.deduplicate):
-            faults.append(
-                "copies, deduplicate: which pages are copied or left out depends on other pages, and copies count as "
-                "documents of their own; neither is covered by an epsilon"
-            )
-        if self.target and not (self.documents and self.public_documents):
-            faults.append("of a finished target its private pages and public pages must be named: --documents and --public-documents")
-        if self.target and self.model and Path(self.model).resolve() == Path(self.target).resolve():
-            faults.append(
-                f"model and target are both {self.target!r}: the public model would begin with what the target knows; "
-                "expected a model that never saw the private pages"
-            )
-        if self.target and self.documents == self.public_documents:
-            faults.append(
-                f"private and public pages are both {self.documents!r}; expected pages that the model was trained on, "
-                "and others that it was not"
-            )
-        if faults:
-            raise AttackError("the game cannot be set up: " + "; ".join(faults) + ".")
+        every = self.target_training.validate_every
+        faults += those(
+            (self.keep_every % every,
+             f"keep_every is {self.keep_every}, expected a multiple of validate_every {every}"),
+            (self.target_training.patch and (self.task != "mlm" or not self.bimodal or self.private),
+             "patch hides in the picture what a bimodal model is to guess of masked tokens, without privacy; "
+             f"task is {self.task}, bimodal is {self.bimodal}"),
+            (self.private and (self.copies or self.deduplicate),
+             "copies, deduplicate: which pages are copied or left out depends on other pages, and copies count as "
+             "documents of their own; neither is covered by an epsilon"),
+            (self.target and not (self.documents and self.public_documents),
+             "of a finished target its private pages and public pages must be named: --documents and "
+             "--public-documents"),
+            (self.target and self.model and Path(self.model).resolve() == Path(self.target).resolve(),
+             f"model and target are both {self.target!r}: the public model would begin with what the target knows; "
+             "expected a model that never saw the private pages"),
+            (self.target and self.documents == self.public_documents,
+             f"private and public pages are both {self.documents!r}; expected pages that the model was trained on, "
+             "and others that it was not"),
+        )  # fmt: skip
+        refuse(AttackError, faults, "the game cannot be set up: ")
 
     def _attack_faults(self) -> list[str]:
         """Of an attack that never looks at the target, and of settings that are for other tasks."""

@@ -11,7 +11,7 @@ import numpy as np
 from docleak.attacks.weights import PUBLISHED_METRIC, CdmiConfig
 from docleak.attacks.weights.strong import StrongConfig
 from docleak.documents.pages import gathered
-from docleak.errors import RecipeError
+from docleak.errors import RecipeError, refuse, those
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import as_array, over_documents
 from docleak.models.encoders.vision import VisionConfig
@@ -123,16 +123,14 @@ def asked_of(model: str, settings: Mapping[str, Any], documents: Mapping[str, st
         raise RecipeError(f"there is no preset {preset!r}; known: {', '.join(PRESETS)}.")
     defaults = {item.name: item.default for item in fields(WeightsConfig) if item.name not in NESTED}
     asked = {**defaults, **PAPER, **PRESETS["paper"], **PRESETS[preset], **settings, "model": model}
-    idle = [name for name in PRIVATE if asked[name] != PRIVATE[name]]
-    faults = [f"{', '.join(idle)}: of a private training, and epsilon is 0, which is none"] * bool(
-        idle and not asked["epsilon"]
+    idle = [name for name in PRIVATE if asked[name] != PRIVATE[name] and not asked["epsilon"]]
+    wrong = [name for name in NESTED if name in settings]
+    faults = those(
+        (idle, f"{', '.join(idle)}: of a private training, and epsilon is 0, which is none"),
+        (asked["shows"] not in SHOWS, f"shows is {asked['shows']!r}, expected one of {', '.join(SHOWS)}"),
+        (wrong, f"{', '.join(wrong)} cannot be set in a row"),
     )
-    if asked["shows"] not in SHOWS:
-        faults.append(f"shows is {asked['shows']!r}, expected one of {', '.join(SHOWS)}")
-    if wrong := [name for name in NESTED if name in settings]:
-        faults.append(f"{', '.join(wrong)} cannot be set in a row")
-    if faults:
-        raise RecipeError("the row cannot be used: " + "; ".join(faults) + ".")
+    refuse(RecipeError, faults, "the row cannot be used: ")
     made = {SYNTHETIC: SYNTHETIC} if SYNTHETIC in needs(asked) else {}  # they need not be given
     return {**asked, "documents": {**made, **documents}}
 

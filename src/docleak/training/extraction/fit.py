@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from docleak.documents.ranges import EPOCHS, RATE
-from docleak.errors import DocumentError, ModelError
+from docleak.errors import DocumentError, ModelError, refuse
 from docleak.models.base import IGNORED, broken_weights
 from docleak.models.encoders.model import EncoderModel
 from docleak.models.encoders.questions import all_asked
@@ -51,8 +51,7 @@ class FitConfig:
         real = {name: getattr(self, name) for name in ("learning_rate", "weight_decay", "warmup_epochs", "max_norm")}
         faults = [f"{name} is {value}; expected 1 or more" for name, value in whole.items() if value < 1]
         faults += [f"{k} is {v}; expected 0 or more" for k, v in real.items() if not (math.isfinite(v) and v >= 0)]
-        if faults:
-            raise ModelError("training cannot be set up: " + "; ".join(faults) + ".")
+        refuse(ModelError, faults, "training cannot be set up: ")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from docleak.documents.coins import coin
-from docleak.errors import FederationError
+from docleak.errors import FederationError, refuse, those
 from docleak.files import parse_json, shaped
 from docleak.privacy.mechanism import Relation, Unit
 from docleak.privacy.plan import DpPlan
@@ -52,7 +52,7 @@ class Federation:
     evaluations: int = 0
 
     def __post_init__(self) -> None:
-        faults = _those(
+        faults = those(
             (self.rounds < 1, f"rounds is {self.rounds}; expected at least 1"),
             (not 0 < self.participation <= 1,
              f"participation is {self.participation}; expected more than 0 and at most 1"),
@@ -64,8 +64,7 @@ class Federation:
         )  # fmt: skip
         faults += _private_faults(self, self.privacy) if self.privacy is not None else []
         faults += _secure_faults(self) if self.secure is not None else []
-        if faults:
-            raise FederationError("; ".join(faults) + ".")
+        refuse(FederationError, faults)
 
     def to_json(self) -> str:
         """One line that ``from_json`` reads; what the server sends to its silos."""
@@ -140,7 +139,7 @@ def impossible(federation: Federation, silos: int) -> list[str]:
     """Why so many silos cannot be trained as the federation's settings say, if so."""
     taking, secure = drawn(federation, silos), federation.secure
     threshold = 0 if secure is None else secure.needed(taking, federation.privacy)
-    return _those(
+    return those(
         (federation.minimum > taking,
          f"minimum is {federation.minimum}, and {taking} of {silos} silos train in a round; expected at most {taking}"),
         (secure is not None and taking == 1,
@@ -161,7 +160,7 @@ def impossible(federation: Federation, silos: int) -> list[str]:
 
 def _private_faults(federation: Federation, plan: DpPlan) -> list[str]:
     m, holdout = plan.mechanism, federation.holdout
-    return _those(
+    return those(
         (m.unit is Unit.RECORD,
          "the plan protects records (single questions), which FL-PROVIDER-DP does not draw; choose unit provider, "
          "document or client, or train centrally (docleak train central --unit record)"),
@@ -182,7 +181,7 @@ def _private_faults(federation: Federation, plan: DpPlan) -> list[str]:
 
 
 def _secure_faults(federation: Federation) -> list[str]:
-    return _those(
+    return those(
         (bool(federation.minimum),
          f"minimum is {federation.minimum}; with secure aggregation its threshold says how many will do"),
         (federation.compression.kind != "none",
@@ -190,8 +189,3 @@ def _secure_faults(federation: Federation) -> list[str]:
         (federation.server.divide_by_clients,
          "divide_by_clients needs to know the silos one by one; leave it off with secure aggregation"),
     )  # fmt: skip
-
-
-def _those(*faults: tuple[bool, str]) -> list[str]:
-    """The sentences of what is wrong."""
-    return [sentence for is_wrong, sentence in faults if is_wrong]

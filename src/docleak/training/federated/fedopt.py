@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from docleak.errors import FederationError
+from docleak.errors import FederationError, refuse
 from docleak.files import TEMPORARY
 
 #: How the folders begin in which the server keeps its state while clients train in its process.
@@ -94,8 +94,7 @@ class FedOpt:
         faults = [f"{name} is {value}; expected 0 <= {name} < 1" for name, value in betas if not 0 <= value < 1]
         positive = (("learning_rate", self.learning_rate), ("epsilon", self.epsilon))
         faults += [f"{name} is {value}; expected more than 0" for name, value in positive if not 0 < value < math.inf]
-        if faults:
-            raise FederationError("; ".join(faults) + ".")
+        refuse(FederationError, faults)
 
 
 @dataclass(frozen=True)

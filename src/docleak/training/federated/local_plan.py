@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from docleak.errors import FederationError
+from docleak.errors import FederationError, refuse
 from docleak.training.objectives.tasks import tasks_of
 
 #: How a silo may train -> torch's class of that name.
@@ -46,6 +46,5 @@ class LocalPlan:
             for value in [getattr(self, name)]
             if not (math.isfinite(value) and value >= 0)
         ]
-        if faults:
-            raise FederationError("; ".join(faults) + ".")
+        refuse(FederationError, faults)
         tasks_of(self.objective)  # refuses what it does not know

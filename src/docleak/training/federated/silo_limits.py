@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from docleak.errors import PrivacyError
+from docleak.errors import PrivacyError, refuse, those
 from docleak.files import read_json_object, shaped, write_json
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.mechanism import Mechanism, Unit
@@ -52,8 +52,7 @@ class SiloLimits:
             faults.append(f"delta is {self.delta}; expected a probability above 0 and below 1")
         counts = {"clients": self.clients, "denominator": self.denominator}
         faults += [f"{name} is {value}; expected 1 or more" for name, value in counts.items() if value < 1]
-        if faults:
-            raise PrivacyError("a silo's limits: " + "; ".join(faults) + ".")
+        refuse(PrivacyError, faults, "a silo's limits: ")
 
     @classmethod
     def of(cls, federation: Federation, silos: int, *, rounds: int) -> SiloLimits:
@@ -79,13 +78,14 @@ class SiloLimits:
             return ["the server sends no privacy plan, and this silo takes part under one only"]
         if kind == "evaluate" and not self.evaluation:
             return ["the server asks for answers on kept documents, and this silo gives none (evaluation)"]
-        mechanism, faults = plan.mechanism, []
-        if mechanism.unit is not self.unit:
-            faults.append(f"the plan protects {mechanism.unit}s; expected {self.unit}s")
-        if plan.clip_norm > self.clip_norm:
-            faults.append(f"the plan clips to {plan.clip_norm:g}; expected at most {self.clip_norm:g}")
-        if plan.denominator < self.denominator:
-            faults.append(f"the plan divides by {plan.denominator}; expected at least {self.denominator}")
+        mechanism = plan.mechanism
+        faults = those(
+            (mechanism.unit is not self.unit, f"the plan protects {mechanism.unit}s; expected {self.unit}s"),
+            (plan.clip_norm > self.clip_norm,
+             f"the plan clips to {plan.clip_norm:g}; expected at most {self.clip_norm:g}"),
+            (plan.denominator < self.denominator,
+             f"the plan divides by {plan.denominator}; expected at least {self.denominator}"),
+        )  # fmt: skip
         if kind != "train":
             return faults
         if not 1 <= shares <= self.clients:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from docleak.errors import FederationError
+from docleak.errors import FederationError, refuse, those
 from docleak.models.layout_tokens import SENTINELS, LayoutTokens
 
 QUESTIONS = "qa"
@@ -30,11 +30,12 @@ class Denoising:
     most_masked: int = SENTINELS
 
     def __post_init__(self) -> None:
-        faults = [] if 0 < self.mask_rate <= 1 else [f"mask_rate is {self.mask_rate}; expected more than 0, at most 1"]
-        if not 1 <= self.most_masked <= SENTINELS:
-            faults.append(f"most_masked is {self.most_masked}; expected 1 to {SENTINELS}, the number of sentinels")
-        if faults:
-            raise FederationError(f"objective {self.name!r}: " + "; ".join(faults) + ".")
+        faults = those(
+            (not 0 < self.mask_rate <= 1, f"mask_rate is {self.mask_rate}; expected more than 0, at most 1"),
+            (not 1 <= self.most_masked <= SENTINELS,
+             f"most_masked is {self.most_masked}; expected 1 to {SENTINELS}, the number of sentinels"),
+        )  # fmt: skip
+        refuse(FederationError, faults, f"objective {self.name!r}: ")
 
     def masked(self, words: int, rng: np.random.Generator) -> list[int]:
         """M: which of so many words are masked, in order."""

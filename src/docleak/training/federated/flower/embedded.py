@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docleak.errors import DocleakError, FederationError
+from docleak.errors import DocleakError, FederationError, refuse
 from docleak.privacy.mechanism import Unit
 from docleak.privacy.randomness import Randomness
 from docleak.runs.claim import claimed
@@ -55,8 +55,7 @@ def train_embedded(
             for name, path in sorted(silos.items())
             if has_limits(path) and not SiloLimits.load(path).evaluation
         ]
-    if faults:
-        raise FederationError("the silos cannot train together: " + "; ".join(faults) + ".")
+    refuse(FederationError, faults, "the silos cannot train together: ")
     if run.federation.privacy is not None:
         private_units(silos, run.federation)
     with claimed(run.path):  # before anything is read that another process may be writing

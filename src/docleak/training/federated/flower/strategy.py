@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from docleak.errors import FederationError
+from docleak.errors import FederationError, refuse
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.bounds import UpdateBounds
 from docleak.training.federated.capture import record_update
@@ -197,8 +197,7 @@ class FederatedStrategy(Strategy):
                 scores += scores_in(reply, self._silos[name][1].source, noised=self.federation.privacy is not None)
             except FederationError as error:
                 faults.append(f"silo {name!r} {error}")
-        if faults:
-            raise FederationError("evaluation: " + "; ".join(faults) + ".")
+        refuse(FederationError, faults, "evaluation: ")
         self.run.write_scores(self.state.round, scores)
         self.on_round(self._row, scores)
         return None

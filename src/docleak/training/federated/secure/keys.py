@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from docleak.errors import FederationError
+from docleak.errors import FederationError, refuse
 from docleak.training.federated.secure.messages import Advert, Session
 from docleak.training.federated.secure.primitives import (
     KEY_BYTES,
@@ -87,8 +87,7 @@ def checked_adverts(session: Session, adverts: Iterable[Advert], pinned: Pinned)
     keys = [key for advert in by_silo.values() for key in (advert.share_key, advert.mask_key)]
     if len(set(keys)) < len(keys):
         faults.append("a key comes twice")
-    if faults:
-        raise FederationError("; ".join(faults) + ".")
+    refuse(FederationError, faults)
     enough(session, by_silo, "sent keys")
     return dict(sorted(by_silo.items()))
 

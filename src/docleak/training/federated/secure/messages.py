@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
-from docleak.errors import FederationError
+from docleak.errors import FederationError, refuse, those
 from docleak.files import parse_json, shaped
 from docleak.training.federated.secure.fixed_point import FixedPoint
 from docleak.training.federated.secure.primitives import digest, frame
@@ -77,22 +77,18 @@ class Session(Message):
 
     def __post_init__(self) -> None:
         count = len(self.silos)
-        faults = []
-        if not re.fullmatch("[0-9a-f]{32}", self.run):
-            faults.append(f"the run's id is {self.run[:40]!r}; expected 32 hexadecimal digits")
-        if list(self.silos) != sorted(set(self.silos)) or "" in self.silos:
-            faults.append("the silos are not sorted, or a name is empty or comes twice")
-        if count < 2:
-            faults.append(f"{count} silos; expected at least 2, since the sum of one is that silo's own update")
-        elif not count // 2 < self.threshold <= count:
-            faults.append(
-                f"the threshold is {self.threshold} of {count} silos; expected {count // 2 + 1} to {count}: with half "
-                "of them or fewer, two groups could be told different stories"
-            )
-        if self.words < 1 or self.round < 0:
-            faults.append(f"{self.words} words in round {self.round}; expected at least 1, in round 0 or later")
-        if faults:
-            raise FederationError("; ".join(faults) + ".")
+        refuse(FederationError, those(
+            (not re.fullmatch("[0-9a-f]{32}", self.run),
+             f"the run's id is {self.run[:40]!r}; expected 32 hexadecimal digits"),
+            (list(self.silos) != sorted(set(self.silos)) or "" in self.silos,
+             "the silos are not sorted, or a name is empty or comes twice"),
+            (count < 2, f"{count} silos; expected at least 2, since the sum of one is that silo's own update"),
+            (count >= 2 and not count // 2 < self.threshold <= count,
+             f"the threshold is {self.threshold} of {count} silos; expected {count // 2 + 1} to {count}: with half "
+             "of them or fewer, two groups could be told different stories"),
+            (self.words < 1 or self.round < 0,
+             f"{self.words} words in round {self.round}; expected at least 1, in round 0 or later"),
+        ))  # fmt: skip
         FixedPoint(self.fraction_bits, count)
 
     @classmethod

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from docleak.errors import FederationError
+from docleak.errors import FederationError, refuse, those
 from docleak.training.federated.secure.fixed_point import Words
 from docleak.training.federated.secure.keys import (
     Identity,
@@ -96,15 +96,13 @@ def advertise(
     """
     unknown = [name for name in session.silos if name not in identity.pinned]
     faults = [f"silo {name!r} is invited, and no key of it is pinned" for name in unknown]
-    if identity.silo not in session.silos:
-        faults.append(f"silo {identity.silo!r} is not invited")
-    if session.threshold < identity.least_threshold:
-        faults.append(
-            f"the server proposes sums over {session.threshold} silos; {identity.silo!r} wants at least "
-            f"{identity.least_threshold}"
-        )
-    if faults:
-        raise FederationError("; ".join(faults) + ".")
+    faults += those(
+        (identity.silo not in session.silos, f"silo {identity.silo!r} is not invited"),
+        (session.threshold < identity.least_threshold,
+         f"the server proposes sums over {session.threshold} silos; {identity.silo!r} wants at least "
+         f"{identity.least_threshold}"),
+    )  # fmt: skip
+    refuse(FederationError, faults)
     state = Advertised(session, entropy(KEY_BYTES), entropy(KEY_BYTES))
     keys = agreement_public_key(state.share_secret), agreement_public_key(state.mask_secret)
     advert = Advert(identity.silo, *keys, b"")
