@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -130,6 +130,13 @@ def ratio(
     low, high = ratio_interval(sums, counts, rng, level, resamples, share)
     value = float(sums.sum() / counts.sum()) if len(sums) else None
     return Estimate(value, low, high, int(counts.sum()), len(sums), **more)
+
+
+def ratio_of(groups: Iterable[Sequence[float]], rng: np.random.Generator, **more: Any) -> Estimate:
+    """The mean of all values, which come in groups, with its ``ratio_interval`` over these; ``more``: see ``ratio``."""
+    values = list(groups)
+    sums = np.array([sum(of) for of in values], dtype=np.float64)
+    return ratio(sums, np.array([len(of) for of in values], dtype=np.int64), rng, **more)
 
 
 def expanded_tail(n: int, level: float) -> float:

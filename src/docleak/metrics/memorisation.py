@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from docleak.documents.pages import gathered
-from docleak.metrics.estimate import Estimate, ratio
+from docleak.metrics.estimate import Estimate, ratio_of
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,4 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 
 def _mean(values: Sequence[tuple[str, float]], rng: np.random.Generator, level: float, resamples: int) -> Estimate:
     """The mean over (provider, value) and its interval over providers."""
-    groups = gathered(values).values()
-    sums = np.array([sum(group) for group in groups], dtype=np.float64)
-    counts = np.array([len(group) for group in groups], dtype=np.int64)
-    return ratio(sums, counts, rng, level=level, resamples=resamples)
+    return ratio_of(gathered(values).values(), rng, level=level, resamples=resamples)

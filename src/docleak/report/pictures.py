@@ -82,6 +82,20 @@ def new_figure(
     return Figure(figsize=(width, height), dpi=dpi, layout=layout)
 
 
+def mark(
+    axis: Any, place: int, ours: Estimate | None, printed: float | None, *, scale: float = 1.0,
+    sizes: tuple[int, int] = (4, 5),
+) -> None:  # fmt: skip
+    """On the line ``place`` our number as a dot, its interval as a bar, and the paper's as a cross, times ``scale``;
+    ``sizes`` are those of dot and cross."""
+    if ours is not None and ours.value is not None:
+        if ours.low is not None and ours.high is not None:
+            axis.plot([scale * ours.low, scale * ours.high], [place, place], color=BLUE, linewidth=1.5)
+        axis.plot(scale * ours.value, place, "o", color=BLUE, markersize=sizes[0], label="docleak, 95 % interval")
+    if printed is not None:
+        axis.plot(scale * printed, place, "x", color=ORANGE, markersize=sizes[1], label="the paper")
+
+
 def png_figure(figure: Any) -> bytes:
     """A matplotlib figure as a PNG that is the same every time."""
     buffer = io.BytesIO()

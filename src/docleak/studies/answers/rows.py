@@ -8,7 +8,7 @@ from typing import Any
 from docleak.documents.pages import gathered
 from docleak.documents.phrasings import PHRASINGS
 from docleak.metrics.estimate import Estimate
-from docleak.report.pictures import new_figure, png_figure
+from docleak.report.pictures import mark, new_figure, png_figure
 from docleak.report.table import Column
 from docleak.runs.run import Run
 from docleak.studies.answers.config import WITHOUT_MODEL, AnswersConfig
@@ -159,7 +159,8 @@ def draw(rows: Sequence[TableRow]) -> bytes:
         axis.set_visible(False)
     for axis, (name, column) in zip(axes.flat, columns.items(), strict=False):
         for place, (row, numbers) in enumerate(zip(rows, estimates, strict=True)):
-            _mark(axis, place, numbers.get(name), row.printed.get(name), 100.0 if column.percent else 1.0)
+            scale = 100.0 if column.percent else 1.0
+            mark(axis, place, numbers.get(name), row.printed.get(name), scale=scale)
         axis.set_title(column.head + (", %" if column.percent else ""), fontsize=8)
         axis.grid(alpha=0.25)
         axis.tick_params(labelsize=7)
@@ -172,12 +173,3 @@ def draw(rows: Sequence[TableRow]) -> bytes:
     words = "dots: ours; bars: 95 % intervals over providers" + "; crosses: printed in the paper" * printed
     figure.supxlabel(words, fontsize=8)
     return png_figure(figure)
-
-
-def _mark(axis: Any, place: int, ours: Estimate | None, printed: float | None, scale: float) -> None:
-    if ours is not None and ours.value is not None:
-        if ours.low is not None and ours.high is not None:
-            axis.plot([scale * ours.low, scale * ours.high], [place, place], color="#1f5fa8", linewidth=1.5)
-        axis.plot(scale * ours.value, place, "o", color="#1f5fa8", markersize=4)
-    if printed is not None:
-        axis.plot(scale * printed, place, "x", color="#c4570a", markersize=5)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from docleak.documents import Page, Question
 from docleak.documents.page import Image
 from docleak.errors import AttackError, RecipeError
-from docleak.metrics.estimate import Estimate, ratio
+from docleak.metrics.estimate import ratio_of
 from docleak.models import DocumentModel, load_model
 from docleak.models.attention import attention_maps, attention_picture, spread_of
 from docleak.report.page import Reading
@@ -193,9 +193,8 @@ def _numbers(units: Sequence[Mapping[str, Any]], rng: np.random.Generator) -> di
         "cells": [unit["cells"] for unit in units], "share": [unit["cells"] / unit["of"] for unit in units],
         "answer": [unit["on_answer"] for unit in told], "place": [unit["place"] for unit in told],
     }  # fmt: skip
-    return {name: _mean(numbers, rng, share=name != "cells") for name, numbers in values.items() if numbers}
-
-
-def _mean(values: Sequence[float], rng: np.random.Generator, *, share: bool) -> Estimate:
-    sums, counts = np.asarray(values, dtype=np.float64), np.ones(len(values), dtype=np.int64)
-    return ratio(sums, counts, rng, share=share, resamples=10_000, of="pages")
+    return {
+        name: ratio_of(([number] for number in numbers), rng, share=name != "cells", resamples=10_000, of="pages")
+        for name, numbers in values.items()
+        if numbers
+    }

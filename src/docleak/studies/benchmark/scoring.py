@@ -22,7 +22,7 @@ from docleak.documents.scrub import blank_template
 from docleak.errors import DocleakError, RunError
 from docleak.files import parse_json, read_json_object, shaped, write_atomically, write_json
 from docleak.metrics import Estimate, OcrEngine, exact, score_page
-from docleak.metrics.estimate import ratio
+from docleak.metrics.estimate import ratio_of
 from docleak.metrics.membership import membership_rates
 from docleak.report.table import Column, Row, Table
 from docleak.studies.benchmark.files import ANSWER, ENTRY, KEY, Benchmark
@@ -242,10 +242,8 @@ def _f1(said: Collection[int], true: Collection[int]) -> float:
 def _mean(cases: Sequence[Sequence[float]], of: str, *, share: bool = True) -> Estimate:
     """Over all values, with an interval over cases."""
     kept = [values for values in cases if values]
-    sums = np.array([sum(values) for values in kept], dtype=np.float64)
-    counts = np.array([len(values) for values in kept], dtype=np.int64)
     why = "" if kept else "nothing was there to measure"
-    return ratio(sums, counts, np.random.default_rng(0), share=share, of=of, why=why)
+    return ratio_of(kept, np.random.default_rng(0), share=share, of=of, why=why)
 
 
 def _membership(benchmark: Benchmark, given: HandedIn, key: Key, name: str) -> dict[str, Estimate]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from docleak.documents.pages import grouped
+from docleak.documents.pages import gathered, grouped
 from docleak.metrics import Estimate
-from docleak.metrics.estimate import ratio
+from docleak.metrics.estimate import ratio_of
 from docleak.report.severity import OUTSIDE, Cell, Judgement, Route, judge, union
 from docleak.spec import split_name
 from docleak.studies.fields import cell_of
@@ -234,7 +234,6 @@ def _alarms(group: Sequence[Unit]) -> Iterator[str]:
 
 def _share(fields: Sequence[FieldFound], rng: np.random.Generator) -> Estimate:
     """The share of the countable fields that were read by any route; bootstrap over documents."""
-    by_document = grouped([field for field in fields if field.cell not in OUTSIDE], lambda field: field.document)
-    sums = np.array([float(sum(one.cell is Cell.READ for one in ones)) for ones in by_document.values()])
-    counts = np.array([len(ones) for ones in by_document.values()])
-    return ratio(sums, counts, rng, missing=len(fields) - int(counts.sum()))
+    inside = [field for field in fields if field.cell not in OUTSIDE]
+    read = gathered((field.document, float(field.cell is Cell.READ)) for field in inside)
+    return ratio_of(read.values(), rng, missing=len(fields) - len(inside))

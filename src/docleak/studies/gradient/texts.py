@@ -18,7 +18,7 @@ from docleak.documents import Field, Page, private_mask, repeats_of
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
 from docleak.metrics import psnr
-from docleak.metrics.estimate import Estimate, ratio
+from docleak.metrics.estimate import Estimate, ratio_of
 from docleak.models import DocumentModel, Encoded, Transcript, image_of
 from docleak.models.layoutlmv3 import LayoutLMv3
 from docleak.models.vlm.model import VisionLanguage
@@ -274,5 +274,4 @@ def exact_text(record: Mapping[str, Any]) -> list[float]:
 
 def mean_of(shares: Sequence[float]) -> Estimate:
     """The mean of a share of each document."""
-    ones = np.ones(len(shares), dtype=np.int64)
-    return ratio(np.array(shares), ones, np.random.default_rng(0), of="documents")
+    return ratio_of(([share] for share in shares), np.random.default_rng(0), of="documents")

@@ -15,7 +15,7 @@ from docleak.defenses.defense import protected
 from docleak.documents.page import Page
 from docleak.documents.pages import remembered
 from docleak.documents.synthetic import make_pages
-from docleak.metrics.estimate import Estimate, ratio
+from docleak.metrics.estimate import Estimate, ratio_of
 from docleak.models import load_model, trainable
 from docleak.training.federated.validation import answered
 from docleak.training.pretrain import PretrainConfig, pretrain
@@ -63,10 +63,7 @@ def utility_under(spec: str, source: str, *, steps: int, seed: int) -> Utility:
     seconds = (time.perf_counter() - began) / steps
     unseen: Sequence[Page] = make_pages(TEST_PAGES, seed=seed, split="validation", size=model.image_size)
     by_page = [[similarity for similarity, _ in answered(model, page)] for page in unseen]
-    anls = ratio(
-        np.array([sum(of_page) for of_page in by_page]), np.array([len(of_page) for of_page in by_page]),
-        np.random.default_rng(seed), share=True,
-    )  # fmt: skip
+    anls = ratio_of(by_page, np.random.default_rng(seed))
     loss = float(np.mean(losses[-max(1, steps // 10) :]))
     return Utility(anls, loss, steps, seconds, sent_bytes(spec, source))
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import binom
 
 from docleak.errors import RunError
-from docleak.metrics.estimate import Estimate, ratio
+from docleak.metrics.estimate import Estimate, ratio, ratio_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import enlarged, picture
 from docleak.report.severity import LEGIBLE_SHARE, Part, Severity
@@ -129,11 +129,10 @@ def table_of(by_attack: Mapping[str, Sequence[Mapping[str, Any]]], rng: np.rando
 
 def means(units: Sequence[Mapping[str, Any]], rng: np.random.Generator) -> dict[str, Estimate]:
     """SCORES over all pairs of the units, with intervals over batches."""
-    counts = np.array([len(unit["scores"]) for unit in units])
     cells = {}
     for column in SCORES:
-        sums = np.array([sum(float(score[column]) for score in unit["scores"]) for unit in units])
-        cells[column] = ratio(sums, counts, rng, share=column != "psnr", of="pairs")
+        batches = ([float(score[column]) for score in unit["scores"]] for unit in units)
+        cells[column] = ratio_of(batches, rng, share=column != "psnr", of="pairs")
     return cells
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from docleak.metrics import Estimate
-from docleak.report.pictures import new_figure, png_figure
+from docleak.report.pictures import mark, new_figure, png_figure
 from docleak.studies.training.carrying import Point
 from docleak.studies.training.config import FINETUNING, PRETRAINING
 
@@ -50,13 +50,7 @@ def draw(rows: Sequence[Drawn]) -> bytes:
 
 def _scores(axis: Any, rows: Sequence[Drawn]) -> None:
     for place, row in enumerate(rows):
-        if row.average is not None and row.average.value is not None:
-            low, high = row.average.low, row.average.high
-            if low is not None and high is not None:
-                axis.plot([100 * low, 100 * high], [place, place], color="#1f5fa8", linewidth=1.5)
-            axis.plot(100 * row.average.value, place, "o", color="#1f5fa8", label="docleak, 95 % interval")
-        if row.printed is not None:
-            axis.plot(100 * row.printed, place, "x", color="#c4570a", label="the paper")
+        mark(axis, place, row.average, row.printed, scale=100, sizes=(6, 6))
     axis.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=8)
     axis.invert_yaxis()
     axis.set(title="Test documents", xlabel="two-stage average, %")

@@ -9,7 +9,7 @@ import numpy as np
 
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import Floats, as_array, curve
-from docleak.report.pictures import new_figure, png_figure
+from docleak.report.pictures import mark, new_figure, png_figure
 from docleak.studies.weights.factors import Found, Level
 from docleak.studies.weights.table import GameTable, Ranked
 
@@ -141,12 +141,7 @@ def _dots(
     if neutral is not None:
         axis.axvline(neutral, color=BASE, linewidth=1)
     for place, (e, theirs) in enumerate(zip(points, printed, strict=True)):
-        if e.value is not None:
-            if e.low is not None and e.high is not None:
-                axis.plot([e.low, e.high], [place, place], color=OURS, linewidth=1.5)
-            axis.plot(e.value, place, "o", color=OURS, markersize=4)
-        if theirs is not None:
-            axis.plot(theirs, place, "x", color=PAPER, markersize=5)
+        mark(axis, place, e, theirs)
     ends = [x for x in (*(e.high for e in points), *printed) if x is not None]
     if neutral is not None and ends and max(ends) > 4:
         axis.set_xscale("log")
