@@ -88,13 +88,13 @@ class TrainingConfig:
             if getattr(self, name) < least
         ]  # fmt: skip
         shares = (self.test_share, self.validation_share)
+        tests, sets = (len(self.test_documents), len(self.documents)) if self.test_documents else (0, 0)
         faults += those(
             (not all(0 <= share < 1 for share in shares) or sum(shares) >= 1,
              f"test_share and validation_share are {shares}; expected shares that leave some to train on"),
             (not self.test_share and not self.test_documents,
              "test_share is 0 and there are no test_documents; expected one of them"),
-            (self.test_documents and len(self.test_documents) != len(self.documents),
-             f"{len(self.test_documents)} test_documents for {len(self.documents)} data sets"),
+            (tests != sets, f"{tests} test_documents for {sets} data sets"),
             (not self.documents, "there are no documents"),
             (self.evaluate_every and not self.validation_share,
              "evaluate_every is set, but validation_share is 0: there is nothing to evaluate on"),
