@@ -112,3 +112,14 @@ def test_shares_of_noise_are_not_compressed_each_by_itself(compression: str) -> 
     assert f"compression is {compression}" in fault and "3 silos share the noise" in fault
     assert not impossible(plain, 3)
     assert not impossible(private, 1), "of one silo, which adds the whole noise, all that is done later costs nothing"
+
+
+def test_a_share_of_noise_is_not_rounded_away() -> None:
+    """Steps of 5e-4 beside a share of 3e-7: what is left of the sum's noise are the other silos' exact numbers."""
+    plan = DpPlan(Mechanism(1.0, 1), clip_norm=1e-3, denominator=2000, delta=1e-5)
+    federation = Federation(rounds=1, holdout=0.0, privacy=plan, secure=SecurePlan(limit=1e6))
+    (fault,) = impossible(federation, 3)
+    assert "takes away a share of the noise" in fault and "expected a smaller secure limit" in fault
+    for limit in (0.0, 1e-3):
+        assert not impossible(replace(federation, secure=SecurePlan(limit=limit)), 3)
+    assert not impossible(replace(federation, privacy=None), 3)

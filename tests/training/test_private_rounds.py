@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
+from torch import nn
 
 from docleak.documents.page import Page
 from docleak.documents.synthetic import make_pages
@@ -20,7 +22,13 @@ from docleak.privacy.randomness import Randomness
 from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState
 from docleak.training.federated.local import parameters_of, set_parameters, train_locally
 from docleak.training.federated.local_plan import LocalPlan
-from docleak.training.private.rounds import PrivateRound, client_round, server_step, train_privately
+from docleak.training.private.rounds import (
+    PrivateRound,
+    client_round,
+    noisy_difference,
+    server_step,
+    train_privately,
+)
 from docleak.training.private.units import check_silos, units_of
 
 LOCAL = LocalPlan(batch_size=4, max_steps=1, learning_rate=2e-4, dropout=False)
@@ -57,6 +65,25 @@ def one_round(
         model, pages, plan, LOCAL, weights=weights, client="silo", clients_drawn=drawn,
         randomness=Randomness.seeded(str(seed)),
     )  # fmt: skip
+
+
+def test_numbers_that_are_cut_have_their_noise_all_the_same() -> None:
+    """A sum of 100 C where 20 deviations of a share fit: cut with its noise it was the limit, each time."""
+    module, plan = nn.Linear(1, 1, bias=False), noisy(PLAN)
+
+    def move() -> None:
+        with torch.no_grad():
+            module.weight.add_(10.0)
+
+    share = plan.noise_std(4) / plan.denominator
+    sent = np.array([
+        noisy_difference(
+            module, {"weight": np.zeros((1, 1), np.float32)}, [move] * 100, plan, clients_drawn=4,
+            randomness=Randomness.seeded(str(number)), most=20 * share,
+        )[0]["weight"].item()
+        for number in range(100)
+    ])  # fmt: skip
+    assert np.abs(sent).max() < 20 * share and np.std(sent) == pytest.approx(share, rel=0.3)
 
 
 def vector(arrays: dict[str, np.ndarray]) -> np.ndarray:

@@ -17,7 +17,7 @@ from docleak.privacy.mechanism import Relation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.local_plan import LocalPlan
-from docleak.training.federated.secure.plan import SecurePlan
+from docleak.training.federated.secure.plan import SecurePlan, too_coarse
 from docleak.training.federated.wire import Compression
 
 #: Keep the streams of one seed apart: which silos are sampled, and a client's round.
@@ -139,6 +139,9 @@ def impossible(federation: Federation, silos: int) -> list[str]:
     """Why so many silos cannot be trained as the federation's settings say, if so."""
     taking, secure = drawn(federation, silos), federation.secure
     threshold = 0 if secure is None else secure.needed(taking, federation.privacy)
+    coarse = ""
+    if secure is not None and federation.privacy is not None and taking > 1:
+        coarse = too_coarse(secure.fixed_point(taking, federation.privacy), federation.privacy, threshold)
     return those(
         (federation.minimum > taking,
          f"minimum is {federation.minimum}, and {taking} of {silos} silos train in a round; expected at most {taking}"),
@@ -148,6 +151,7 @@ def impossible(federation: Federation, silos: int) -> list[str]:
         (secure is not None and taking > 1 and not taking < 2 * threshold <= 2 * taking,
          f"the secure threshold is {threshold}, and {taking} of {silos} silos train in a round; expected more than "
          f"half of these and no more: {taking // 2 + 1} to {taking}"),
+        (bool(coarse), coarse),
         (federation.privacy is not None and federation.compression.kind != "none" and taking > 1,
          f"compression is {federation.compression}, and under the privacy plan {taking} silos share the noise of a "
          "round: what each of them leaves out or rounds is of its share, so that the sum has not the noise that is "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -105,8 +106,10 @@ def introduce(party: Party, model: DocumentModel, federation: Federation) -> Int
 def private_round(
     party: Party, model: DocumentModel, weights: Mapping[str, NDArray[np.float32]], federation: Federation, *,
     clients_drawn: int, randomness: Randomness, on_note: Callable[[str], None] = lambda note: None,
+    most: float = math.inf,
 ) -> ClientUpdate:  # fmt: skip
-    """A round under the federation's privacy plan, from the server's ``weights``: the update, which is all that leaves.
+    """A round under the federation's privacy plan, from the server's ``weights``: the update, which is all that leaves,
+    and whose numbers can be ``most`` in size.
 
     ``randomness`` is the silo's own and fresh: the federation's seed is known to the server. ``on_note`` is told, at
     the silo, what did not go as planned.
@@ -114,7 +117,7 @@ def private_round(
     assert federation.privacy is not None
     done = client_round(
         model, party.training, federation.privacy, federation.local, weights=weights, client=party.name,
-        clients_drawn=clients_drawn, randomness=randomness,
+        clients_drawn=clients_drawn, randomness=randomness, most=most,
     )  # fmt: skip
     for note in done.notes:
         on_note(note)

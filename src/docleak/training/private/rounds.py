@@ -8,6 +8,7 @@ docleak; the paper's u is -Delta.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,9 @@ from docleak.training.private.units import check_silos, units_of
 #: Who stands in for a client without an update; begins like no silo's name.
 STAND_IN = "(server noise {})"
 
+#: A share of noise is within so many of its standard deviations, but for a probability far below any delta.
+WIDEST = 10.0
+
 FloatArray = NDArray[np.float32]
 #: What some units do in the place of training on their pages, by name: each changes the model in place, and is clipped.
 Instead = Mapping[str, Callable[[DocumentModel], None]]
@@ -58,15 +62,16 @@ class PrivateRound:
 def client_round(
     model: DocumentModel, pages: Sequence[Page], plan: DpPlan, local: LocalPlan, *, weights: Mapping[str, FloatArray],
     client: str, clients_drawn: int, randomness: Randomness, instead: Instead = MappingProxyType({}),
+    most: float = math.inf,
 ) -> PrivateRound:  # fmt: skip
     """Algorithm 1, lines 10-19: train on each drawn unit from ``weights``, clip, sum, add noise, divide by M.
 
     ``weights`` is the global model as it was received; ``model`` is overwritten, and holds it at the end.
     ``clients_drawn`` is |K|. ``randomness`` must be the silo's own, and fresh for a guarantee that holds against the
-    server. ``instead`` is what units do that send a difference of their own making. A client none of whose units is
-    drawn sends noise, as one without any does. A unit that cannot be trained on (no example, a page that cannot be
-    read, a loss that is not finite) contributes nothing, whatever it raises: only ``notes`` say so. Raises PrivacyError
-    for pages that name no unit.
+    server. ``instead`` is what units do that send a difference of their own making, ``most`` as in
+    ``noisy_difference``. A client none of whose units is drawn sends noise, as one without any does. A unit that cannot
+    be trained on (no example, a page that cannot be read, a loss that is not finite) contributes nothing, whatever it
+    raises: only ``notes`` say so. Raises PrivacyError for pages that name no unit.
     """
     if clients_drawn < 1:
         raise PrivacyError(f"{clients_drawn} clients were drawn; a client that takes part is one of at least 1.")
@@ -83,7 +88,7 @@ def client_round(
         for name, rng in drawn.items()
     ]  # fmt: skip
     delta, norms = noisy_difference(
-        model.module, weights, runs, plan, clients_drawn=clients_drawn, randomness=randomness
+        model.module, weights, runs, plan, clients_drawn=clients_drawn, randomness=randomness, most=most
     )
     notes += [f"{unit} {name!r} contributes nothing: its change is not finite"
               for name, norm in zip(drawn, norms, strict=True) if norm == float("inf")]  # fmt: skip
@@ -105,20 +110,23 @@ def _train_on(
 
 def noisy_difference(
     module: nn.Module, weights: Mapping[str, FloatArray], runs: Sequence[Callable[[], object]], plan: DpPlan, *,
-    clients_drawn: int, randomness: Randomness,
+    clients_drawn: int, randomness: Randomness, most: float = math.inf,
 ) -> tuple[dict[str, FloatArray], tuple[float, ...]]:  # fmt: skip
     """What the ``runs`` of one client change together, by parameter, and the length of each run's change.
 
     Each run trains ``module`` on one drawn unit from ``weights``; its change is clipped, their sum gets the client's
-    share of noise and is divided by -M. The lengths, before clipping, are private.
+    share of noise and is divided by -M. The lengths, before clipping, are private. ``most`` is the largest number that
+    can be sent: the sum is brought to what leaves room for the noise, as numbers that were cut with it would have none.
     """
     device = {name: p.device for name, p in trainable(module)}
     before = {name: torch.from_numpy(np.ascontiguousarray(array)).to(device[name]) for name, array in weights.items()}
     summed = clipped_sum(module, before, runs, plan.clip_norm)
     std = plan.noise_std(clients_drawn)
+    room = max(most * plan.denominator - WIDEST * std, 0.0)
     delta: dict[str, FloatArray] = {}
     for name in list(summed.total):
         exact = summed.total.pop(name).cpu().numpy()  # given back one by one: no further copy of the whole
+        np.clip(exact, -room, room, out=exact)
         exact += std * randomness.gaussian(exact.size).reshape(exact.shape)
         delta[name] = (exact / -plan.denominator).astype(np.float32)
     return delta, summed.norms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -126,7 +127,7 @@ def trained(asked: Asked) -> RecordDict:
     if federation.privacy is not None:
         update = private_round(
             party, model, asked.weights(), federation, clients_drawn=shares, randomness=asked.randomness(),
-            on_note=asked.note,
+            on_note=asked.note, most=masking.room(federation.privacy) if masking else math.inf,
         )  # fmt: skip
     else:
         done = train_round(party, model, asked.weights(), federation, number)

@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import Context, RecordDict
 from numpy.typing import NDArray
 
-from docleak.errors import FederationError
+from docleak.errors import FederationError, PrivacyError
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.flower.messages import arrays_in, config_record, settings_in
 from docleak.training.federated.secure import silo as side
@@ -78,6 +78,16 @@ class MaskedRound:
     def threshold(self) -> int:
         """How many silos' updates the sum is over at least."""
         return self._shared.keys.session.threshold
+
+    def room(self, plan: DpPlan) -> float:
+        """The largest number that can be sent under a privacy plan; PrivacyError where its noise would be rounded away:
+        the fixed point is the server's choice."""
+        from docleak.training.federated.secure.plan import too_coarse  # brings SciPy along
+
+        fixed = self._shared.keys.session.fixed
+        if fault := too_coarse(fixed, plan, self.threshold):
+            raise PrivacyError(f"{fault}.")
+        return fixed.limit
 
     def masked(self, update: ClientUpdate, *, cut: bool = False) -> tuple[bytes, NDArray[np.uint32]]:
         """What is sent instead of the update, weighted by its examples.

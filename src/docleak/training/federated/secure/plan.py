@@ -61,3 +61,16 @@ class SecurePlan:
             list(silos), round_number=round_number, words=words_of(shapes),
             fixed=self.fixed_point(len(silos), privacy), threshold=self.needed(len(silos), privacy), entropy=entropy,
         )  # fmt: skip
+
+
+def too_coarse(fixed: FixedPoint, privacy: DpPlan, shares: int) -> str:
+    """Why silos may not round so: a step is more than half of the standard deviation of one of ``shares`` shares of the
+    noise, "" where it is not. Each silo rounds its own share; in finer steps that is noise of its own, but for some
+    exp(-8 pi^2) of it."""
+    step, share = 2.0**-fixed.fraction_bits, privacy.noise_std(shares) / privacy.denominator
+    if not share or 2 * step <= share:
+        return ""
+    return (
+        f"secure aggregation with a limit of {fixed.limit:.3g} rounds to steps of {step:.3g}, which takes away a share "
+        f"of the noise, whose standard deviation is {share:.3g}; expected a smaller secure limit (0: docleak's own)"
+    )
