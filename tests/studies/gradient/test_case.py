@@ -206,6 +206,17 @@ def test_a_recorded_gradient_that_does_not_fit(
         build_case(model, pages[:1], replace(exposure, stages=("vision",)), seed=0)
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_gradient_that_was_recorded_in_half_precision_is_rounded_and_no_other(
+    model: DocumentModel, pages: list[Page], recorded: dict[str, torch.Tensor], tmp_path: Path, kind: torch.dtype
+) -> None:
+    file = tmp_path / "update.safetensors"
+    save_file({name: value.to(kind) for name, value in recorded.items()}, file)
+    case, other = (build_case(model, [p], Exposure(gradient_file=str(file)), seed=0) for p in pages[:2])
+    assert self_test(case.clean, case.pixels, case.inputs).passed
+    assert not self_test(other.clean, other.pixels, other.inputs).passed
+
+
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x10\x00\x00\x00\x00\x00\x00\x00{}", None])
 def test_a_file_that_is_no_gradient(content: bytes | None, tmp_path: Path) -> None:
     file = tmp_path / "update.safetensors"

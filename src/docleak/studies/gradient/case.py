@@ -100,8 +100,9 @@ def build_case(
     if exposure.random_text:
         inputs = [model.scramble(e, question=True, answer=True, generator=generator) for e in inputs]
     pixels = torch.stack([pixels_of(page.image, device_of(model)) for page in pages])
+    rounded = rounding_of(Path(exposure.gradient_file)) if exposure.gradient_file else 0.0
     rounds = [
-        GradientView(m, _gradient(m, pixels, inputs, exposure, seed), len(pages), exposure.train_mode)
+        GradientView(m, _gradient(m, pixels, inputs, exposure, seed), len(pages), exposure.train_mode, slack=rounded)
         for m in (model, *later)
     ]
     defense = DEFENSES.load(exposure.defense)
@@ -192,13 +193,23 @@ def _knowledge(
 
 def read_gradient(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
     """Named gradient tensors from a safetensors file (no pickles)."""
+    return {name: value.float().to(device) for name, value in _stored(path).items()}
+
+
+def rounding_of(path: Path) -> float:
+    """How far, by the squared share of a number, rounding to the file's coarsest floats moves it: 5e-6 of bfloat16."""
+    kinds = {value.dtype for value in _stored(path).values() if value.is_floating_point()}
+    return max((torch.finfo(kind).eps ** 2 / 12 for kind in kinds), default=0.0)
+
+
+def _stored(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not path.is_file():
         raise GradientError(f"there is no gradient file {str(path)!r}; expected a .safetensors file of named tensors.")
     try:
-        return {name: value.float().to(device) for name, value in load_file(str(path)).items()}
+        return dict(load_file(str(path)))
     except SafetensorError as error:
         raise GradientError(
             f"{str(path)!r} is not a safetensors file ({error}). Save the gradient with safetensors.torch.save_file."
