@@ -485,6 +485,13 @@ def test_an_interrupted_audit_is_no_all_clear_of_the_whole(tmp_path: Path) -> No
         assert "Not finished: Round 1, client b." in shown and "3 of 3 cells are not finished" in shown
 
 
+def test_what_a_set_of_tokens_holds_by_chance_is_said_beside_what_is_read(tmp_path: Path) -> None:
+    told = words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[6, 6], control=[17, 36])
+    run = run_of(tmp_path, "a")
+    said = counted([{**run.record("a"), "words": told}])
+    assert "read, without order (of 36 fields of made-up pages that nobody has, 17)" in said
+
+
 def test_fields_whose_tokens_are_read_without_order_are_not_said_to_be_read_as_values(tmp_path: Path) -> None:
     told = words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[6, 6])
     for pictures, given in (("....", "no value was given as such"), ("x...", "1 was read from pictures")):

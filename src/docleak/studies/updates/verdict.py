@@ -185,13 +185,15 @@ def _pages_in(record: Mapping[str, Any]) -> list[Any]:
 
 def counted(records: Sequence[Mapping[str, Any]]) -> str:
     """Private fields over all updates, by either route."""
-    held = [record["words"]["fields"] for record in records if "fields" in record["words"] and "masked" not in record]
+    words = [record["words"] for record in records if "fields" in record["words"] and "masked" not in record]
+    held, control = [one["fields"] for one in words], [one["control"] for one in words]
     seen = [pictures for record in records if (pictures := Pictures.of(record["pictures"]))]
     said = []
     if of := sum(fields[1] for fields in held):
+        chance, among = (sum(counts) for counts in zip(*control, strict=True))
         said.append(
             f"All tokens of {sum(fields[0] for fields in held)} of {of} private fields are in the set of tokens read, "
-            "without order"
+            "without order" + f" (of {among} fields of made-up pages that nobody has, {chance})" * bool(chance)
         )
     if scored := sum(one.scored for one in seen):
         read = sum(one.cells.count(Cell.READ) for one in seen)
