@@ -197,7 +197,7 @@ def _shown(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def table_of(cells: Sequence[Mapping[str, Any]]) -> Table:
     """A row per cell: tokens told of all that was trained on, and the first page's picture."""
-    columns = {"batch_size": Column("Pages in a batch"), "words": Column("Words: tokens told"),
+    columns = {"batch_size": Column("Pages in a batch", 0), "words": Column("Words: tokens told"),
                "picture": Column("Picture of the first page")}  # fmt: skip
     rows = [
         Row(str(cell["steps"]), {"batch_size": cell["batch_size"], "words": _told(cell["words"]),
