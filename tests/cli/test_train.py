@@ -119,6 +119,10 @@ def test_a_private_federation_says_what_it_guarantees(command: Command, tmp_path
         "A public coin by name keeps each provider with probability 0.2" in out and "2 times, which costs them" in out
     )
     assert json.loads((tmp_path / "docleak-train" / "ledger.json").read_text())["begun"] == 1
+    assert command("report", "docleak-train")[0] == 0
+    page = (tmp_path / "docleak-train" / "report.html").read_text()
+    assert "It holds for the released models. Whoever sees a single silo" in page
+    assert "privacy mechanism noise multiplier" in page and "{&#39;" not in page
     code, out, _ = command("train", "federated", *SMALL, "--epsilon", 8, "--json")
     assert code == 1 and "the denominator is 0" in json.loads(out)["error"]
     code, out, _ = command("train", "federated", *SMALL, "--epsilon", 8, "--noise", 1, "--denominator", 2, "--json")

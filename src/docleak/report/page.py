@@ -213,11 +213,11 @@ def run_facts(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A configuration as rows: settings within settings one by one."""
+    """A configuration as rows: settings within settings, however deep, one by one."""
     rows = []
     for key, value in config.items():
-        inner = value.items() if isinstance(value, Mapping) else [("", value)]
-        rows += [(f"{key} {name}".strip().replace("_", " "), _setting(one)) for name, one in inner]
+        inner = _settings(value) if isinstance(value, Mapping) else [("", _setting(value))]
+        rows += [(f"{key} {name}".strip().replace("_", " "), one) for name, one in inner]
     return rows
 
 

@@ -107,13 +107,15 @@ def reading_of(
     """The part says what holds for the model, ``claim``, and ``of_delta`` where delta is too large for it; nothing is
     measured of what it gives away."""
     lineages = [lineage] if (lineage := facts.get("lineage")) else []  # several trainings: none in common
+    whom = [f"Of the epsilon: {privacy['limit']}"] if (privacy := facts.get("privacy")) else []
     part = Part("training", Severity.UNMEASURED, claim, label="Trained, not attacked")
     return Reading(
         question="What was trained, and what does that promise?",
         lead="Rounds of a training, and the guarantee that holds for its model by its whole lineage.",
         parts=(part,), counted=f"What holds for the model: {claim}",
         sections=(Section("training", "Training", "How the training went", body),), lines=tuple(text.splitlines()),
-        results={"training": facts}, tables=tables, limits=LIMITS, runs=(run_facts(run.path, run.manifest()),),
+        results={"training": facts}, tables=tables, limits=(*whom, *LIMITS),
+        runs=(run_facts(run.path, run.manifest()),),
         measures=tuple(
             claimed("training", one.get("epsilon"),
                     claimed_in_words(one.get("epsilon"), one.get("delta"), one.get("unit", "")), one.get("unit", ""),
