@@ -31,6 +31,7 @@ rounds of a step). The printed numbers are of pretrained networks, other data an
 - Tables 7 and 8, LayoutLMv3 under the spread initialisation: Safe Template takes what is read from all of it to next
   to nothing (random perturbations of 32/255, adversarial ones of 8/255), and noise of 1e-7, under which the paper's
   attack reads nothing, takes away none.
+- Table 4: all fields of a page come out of LayoutLMv3's gradient of two pages, as of one (26 and 6 pages).
 - Section 5: LayoutLMv3's gradients from after the fusion give the picture (91 and 100 %), where the paper got nothing.
 - MMGIA, table 2: every word of a TinyBERT's sentences comes out by stage 1 alone, LAMP and MMGIA, and the picture
   beside a ResNet does not (mean SSIM of 0.02 at most). Table 3: less of the words comes out of larger batches (98, 65
@@ -47,7 +48,7 @@ rounds of a step). The printed numbers are of pretrained networks, other data an
   their number, for after 3,000 the base scale's pictures come out, too ([its page](mmgia/table1-base.md)).
 
 **Not told by random weights**: what pretrained ones and a training make of it (PFL-DocVQA's answers and members, CDMI's
-fields). Table 4 of GI-DQA has a base scale and was not run at it.
+fields).
 """
 
 
