@@ -149,3 +149,17 @@ def test_a_cluster_that_cannot_do_the_work_is_refused_before_anything_is_written
     words = ["audit", "gradient", "--model", "donut-start", "--budget", "20", "--out", "run"]
     code, _, err = command(*words, "--cluster", "tcp://127.0.0.1:1", *more)
     assert code == 1 and said in err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("audit", "pairs", "--pairs", "nlvr:nowhere"),
+        ("audit", "weights", "--model", "./nowhere"),
+        ("train", "central", "--model", "./nowhere"),
+    ],
+)
+def test_what_could_not_begin_leaves_no_folder(words: tuple[str, ...], command: Command, tmp_path: Path) -> None:
+    code, _, err = command(*words, "--out", "run")
+    assert code == 1 and "nowhere" in err
+    assert not (tmp_path / "run").exists()

@@ -187,6 +187,7 @@ def _train(
     """Train, draw the curves, and say what came of it; or what it would cost."""
     import numpy as np
 
+    from docleak.models.loading import locate
     from docleak.studies.training.rounds import draw_curves
     from docleak.training.federated.summary import facts_of, text_of
     from docleak.training.federated.training import Training, train
@@ -194,6 +195,7 @@ def _train(
     if options.dry_run:
         _say_cost(federation, count)
         return
+    locate(federation.model)  # before pages are made for it
     training = Training(
         federation, evaluate_every, options.capture, options.tensorboard, start_is_public=options.start_is_public, **how
     )

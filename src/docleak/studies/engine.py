@@ -8,14 +8,14 @@ raised. The same command goes on where the last one stopped; where that was kill
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from docleak.documents.page import Image
 from docleak.errors import DocleakError, RunError
-from docleak.runs.claim import sweep
+from docleak.runs.claim import CLAIM, sweep
 from docleak.runs.content import code_digest_of
 from docleak.runs.pool import OnProgress, WorkerDied, results
 from docleak.runs.run import BEGAN, Run
@@ -158,12 +158,21 @@ def carry_out(
     study: Study[Any], out: Path, *, workers: int = 1, cluster: str = "", command: str = "", watcher: Watcher = SILENCE
 ) -> Run:
     """Begin or resume the study in ``out`` and compute what is missing, in ``workers`` processes or by the workers of
-    the Dask scheduler at ``cluster``; the first error ends it."""
-    run = begin(study, out, command=command)
-    with run.claimed():
-        study.prepare(run, watcher.said)
-        compute([Assignment(study, run)], workers=workers, watcher=watcher, cluster=cluster)
-        study.finish(run, watcher.said)
+    the Dask scheduler at ``cluster``; the first error ends it, and takes along a run that had not begun anything."""
+    fresh = not (out / "run.json").exists()
+    try:
+        run = begin(study, out, command=command)
+        with run.claimed():
+            study.prepare(run, watcher.said)
+            compute([Assignment(study, run)], workers=workers, watcher=watcher, cluster=cluster)
+            study.finish(run, watcher.said)
+    except DocleakError:
+        files = [file.name for file in out.rglob("*") if file.is_file() and CLAIM not in file.name]
+        if fresh and files == ["run.json"]:
+            (out / "run.json").unlink()
+            with suppress(OSError):  # it is claimed, or has folders
+                out.rmdir()
+        raise
     return run
 
 
