@@ -123,6 +123,7 @@ def test_a_private_federation_says_what_it_guarantees(command: Command, tmp_path
     page = (tmp_path / "docleak-train" / "report.html").read_text()
     assert "It holds for the released models. Whoever sees a single silo" in page
     assert "privacy mechanism noise multiplier" in page and "{&#39;" not in page
+    assert "what is claimed bounds it" in page and "the intervals are of that noise" in page
     code, out, _ = command("train", "federated", *SMALL, "--epsilon", 8, "--json")
     assert code == 1 and "the denominator is 0" in json.loads(out)["error"]
     code, out, _ = command("train", "federated", *SMALL, "--epsilon", 8, "--noise", 1, "--denominator", 2, "--json")

@@ -31,13 +31,18 @@ from docleak.studies.study import Study, Tell, Unit, one_of
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.record import KIND, FederatedRun, load_run
 from docleak.training.federated.scores import Kept, kept_of
-from docleak.training.federated.summary import delta_by_plan, facts_of, text_of
+from docleak.training.federated.summary import NOISED, delta_by_plan, facts_of, text_of
 from docleak.training.private.records import UNIT, text_of_records
 
 COLUMNS = {
     "loss": Column("Training loss"), "anls": Column("ANLS of what the silos keep"), "bytes_up": Column("Bytes up", 0),
     "bytes_down": Column("Bytes down", 0),
 }  # fmt: skip
+#: What the first page says of confidentiality, by whether a guarantee is claimed.
+MEANS = {
+    True: "Not attacked, so nothing was measured of confidentiality; what is claimed bounds it, under its assumptions.",
+    False: "Not attacked, and no guarantee is claimed: this run says nothing about confidentiality.",
+}
 LIMITS = (
     "A training is no attack: what its updates and its model give away is measured by docleak audit.",
     "Losses and ANLS are of the pages that were there, and say little of others.",
@@ -107,14 +112,16 @@ def reading_of(
     """The part says what holds for the model, ``claim``, and ``of_delta`` where delta is too large for it; nothing is
     measured of what it gives away."""
     lineages = [lineage] if (lineage := facts.get("lineage")) else []  # several trainings: none in common
-    whom = [f"Of the epsilon: {privacy['limit']}"] if (privacy := facts.get("privacy")) else []
+    means = {Severity.UNMEASURED: MEANS[lineage.get("epsilon") is not None]} if lineage else {}
+    told = [f"Of the epsilon: {privacy['limit']}"] if (privacy := facts.get("privacy")) else []
+    told += [NOISED] if NOISED in text else []
     part = Part("training", Severity.UNMEASURED, claim, label="Trained, not attacked")
     return Reading(
         question="What was trained, and what does that promise?",
         lead="Rounds of a training, and the guarantee that holds for its model by its whole lineage.",
         parts=(part,), counted=f"What holds for the model: {claim}",
         sections=(Section("training", "Training", "How the training went", body),), lines=tuple(text.splitlines()),
-        results={"training": facts}, tables=tables, limits=(*whom, *LIMITS),
+        results={"training": facts}, tables=tables, limits=(*told, *LIMITS),
         runs=(run_facts(run.path, run.manifest()),),
         measures=tuple(
             claimed("training", one.get("epsilon"),
@@ -124,7 +131,7 @@ def reading_of(
         ),
         shows="",
         scope=Scope("A training, not attacked", "what its lineage records", "nobody: nothing was attacked", model=True,
-                    remedy="docleak audit answers"),
+                    remedy="docleak audit answers", means=means),
     )  # fmt: skip
 
 

@@ -83,6 +83,7 @@ SEEN = {
     False: "Whoever sees a single silo's update sees only that silo's share of the noise.",
     True: "The server sees sums with the whole noise, as long as it follows the protocol (docs/secure-aggregation.md).",
 }
+NOISED = "ANLS is from noised sums; the intervals are of that noise, and say nothing of other documents."
 #: Of a sum over two silos, which secure aggregation hides from the server alone.
 OF_TWO = "A sum may be of two silos: each of them takes its own update off it, and has the other's."
 
@@ -240,7 +241,7 @@ def text_of(facts: Mapping[str, Any]) -> str:
             f"{facts['holdout']:g}, and none fell so."
         )
     if any(row.get("noised") for row in (facts["start"], *facts["rounds"])):
-        lines.append("ANLS is from noised sums; the intervals are of that noise, and say nothing of other documents.")
+        lines.append(NOISED)
     if facts["privacy"]:
         lines.append(f"Privacy: {facts['privacy']['claim']}\n{facts['privacy']['limit']}")
     else:
