@@ -485,6 +485,13 @@ def test_an_interrupted_audit_is_no_all_clear_of_the_whole(tmp_path: Path) -> No
         assert "Not finished: Round 1, client b." in shown and "3 of 3 cells are not finished" in shown
 
 
+@pytest.mark.parametrize(("confirmed", "said"), [(True, "inferred from it"), (False, "assumed, the self-test")])
+def test_how_a_client_trained_is_no_fact_where_nobody_said_it(tmp_path: Path, confirmed: bool, said: str) -> None:
+    run = run_of(tmp_path, "a")
+    run.write_unit("a", {**run.record("a"), "inferred": {"values": {}, "confirmed": confirmed, "sentence": ""}}, {})
+    assert said in reported(run)[2]
+
+
 def test_what_a_set_of_tokens_holds_by_chance_is_said_beside_what_is_read(tmp_path: Path) -> None:
     told = words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[6, 6], control=[17, 36])
     run = run_of(tmp_path, "a")
