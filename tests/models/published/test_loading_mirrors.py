@@ -128,6 +128,39 @@ def test_shards(name: str, weights: Any, tmp_path: Path) -> None:
     assert all(torch.equal(value, parts.get_parameter(key)) for key, value in whole.named_parameters())
 
 
+@pytest.mark.parametrize("name", ["layoutlm-base-uncased", "bros-base-uncased", "bert-base-uncased", "resnet-50",
+                                  "bert-large-uncased", "clip-vit-base-patch32", "gpt2", "trocr-base-printed",
+                                  "t5-base", "vit-mae-base"])  # fmt: skip
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_shards_of_what_models_are_made_of(
+    name: str, weights: Any, mirrors: Callable[[str], Path], tmp_path: Path
+) -> None:
+    def joined(text: Path, vision: Path) -> Any:
+        assemble("fedocvqa", tmp_path / f"{text.name}+{vision.name}", text=str(text), vision=str(vision), seed=0,
+                 allow_pickle=True)  # fmt: skip
+        return load_model(str(tmp_path / f"{text.name}+{vision.name}")).module
+
+    def paired(image: str, text: str) -> Any:
+        return build_pair(image, text, classes=("yes", "no"), image_size=(64, 64), seed=0).module
+
+    readers: dict[str, Callable[[Path], Any]] = {
+        "resnet-50": lambda folder: paired(str(folder), "bert-tiny"),
+        "bert-large-uncased": lambda folder: paired("lenet5", str(folder)),
+        "clip-vit-base-patch32": lambda folder: load_aligner(str(folder), pair_tokenizer()).module,  # type: ignore[attr-defined]
+        "gpt2": lambda folder: load_causal(str(folder), pair_tokenizer()).module,
+        "trocr-base-printed": lambda folder: load_engine(f"trocr:{folder}")._model,  # type: ignore[attr-defined]
+        "t5-base": lambda folder: joined(folder, mirrors("vit-mae-base")),
+        "vit-mae-base": lambda folder: joined(mirrors("t5-base"), folder),
+    }
+    read = readers.get(name, lambda folder: load_encoder(str(folder), task="mlm").module)
+    make(name, tmp_path / "shards", seed=0, scale="narrow", weights=weights, shards=3)
+    make(name, tmp_path / "whole", seed=0, scale="narrow")
+    parts, whole = (read(tmp_path / folder) for folder in ("shards", "whole"))
+    assert not (tmp_path / "shards" / weights).exists()
+    named = {key: value for key, value in whole.named_parameters() if not key.startswith("encoder.pooler.")}
+    assert named and all(torch.equal(value, parts.get_parameter(key)) for key, value in named.items()), "a pooler no TrOCR has"
+
+
 def test_a_layoutlmv3_whose_labels_have_no_names_is_refused(mirrors: Callable[[str], Path], tmp_path: Path) -> None:
     backbone = transformers.LayoutLMv3Config.from_pretrained(mirrors("layoutlmv3-base"))
     transformers.LayoutLMv3ForTokenClassification(backbone).save_pretrained(tmp_path / "tags")
