@@ -85,7 +85,6 @@ RUNGS = {
     "page 320 x 320, window 10": replace(TINY, size=(320, 320), window=10),
     "page 480 x 640, all fields": replace(TINY, size=(480, 640), fields=99, budget=60),
     "width 128": replace(TINY, width=128, heads=(4, 8)),
-    "twice the heads": replace(TINY, heads=(6, 12)),
     "decoder 192 x 4": replace(TINY, decoder=(192, 4, 6, 768)),
     "57,525 tokens": replace(TINY, vocabulary=57525),
     "default weights": replace(TINY, spread=False),
@@ -96,7 +95,6 @@ RUNGS = {
     "blocks 2-2-2-2, all layers matched": replace(FOUR, attack="gi-dqa:layers=all"),
     "blocks 2-2-2-2, first stage matched": replace(FOUR, sent=FIRST_STAGE),
     "blocks 2-2-2-2, all fields": replace(FOUR, fields=99, budget=200),
-    "blocks 2-2-2-2, all fields, history of 50": replace(FOUR, fields=99, budget=200, attack="gi-dqa:history=50"),
     "blocks 2-2-2-2, width 128, all fields": replace(FOUR, width=128, heads=(4, 8, 16, 32), fields=99, budget=200),
     "blocks 2-2-14-2": DEEP,
     "blocks 2-2-14-2, all layers matched": replace(DEEP, attack="gi-dqa:layers=all"),
@@ -105,6 +103,8 @@ RUNGS = {
     "Donut-base, all fields": replace(BASE, fields=99, budget=150),
     "blocks 2-2-2-2, all fields, 4 draws": replace(FOUR, fields=99, budget=200, draws=4),
     "Donut-base, all fields, 4 draws": replace(BASE, fields=99, budget=150, draws=4),
+    "twice the heads": replace(TINY, heads=(6, 12)),
+    "blocks 2-2-2-2, all fields, history of 50": replace(FOUR, fields=99, budget=200, attack="gi-dqa:history=50"),
 }
 
 

@@ -157,8 +157,8 @@ def test_shards_of_what_models_are_made_of(
     make(name, tmp_path / "whole", seed=0, scale="narrow")
     parts, whole = (read(tmp_path / folder) for folder in ("shards", "whole"))
     assert not (tmp_path / "shards" / weights).exists()
-    named = {key: value for key, value in whole.named_parameters() if not key.startswith("encoder.pooler.")}
-    assert named and all(torch.equal(value, parts.get_parameter(key)) for key, value in named.items()), "a pooler no TrOCR has"
+    named = {key: value for key, value in whole.named_parameters() if not key.startswith("encoder.pooler.")}  # TrOCR's
+    assert named and all(torch.equal(value, parts.get_parameter(key)) for key, value in named.items())
 
 
 def test_a_layoutlmv3_whose_labels_have_no_names_is_refused(mirrors: Callable[[str], Path], tmp_path: Path) -> None:
