@@ -137,7 +137,8 @@ def require_weights(source: str, module: Any, missing: Iterable[str]) -> None:
     """Raise ModelError if the checkpoint lacks parameters: transformers would draw them at random."""
     lacking = sorted({name for name, _ in module.named_parameters()} & set(missing))
     if lacking:
-        network, saved = type(module).__name__, (getattr(module.config, "architectures", None) or [""])[0]
+        network, told = type(module).__name__, getattr(module, "config", None)
+        saved = (getattr(told, "architectures", None) or [""])[0]
         why = "Is it a base model without its question-answering head?"
         if "For" in saved and saved != network:
             why = f"It was saved as {saved}, and docleak audits it as {network}, or as docs/commands.md lists."
