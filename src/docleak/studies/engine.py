@@ -167,8 +167,8 @@ def carry_out(
             compute([Assignment(study, run)], workers=workers, watcher=watcher, cluster=cluster)
             study.finish(run, watcher.said)
     except DocleakError:
-        files = [file.name for file in out.rglob("*") if file.is_file() and CLAIM not in file.name]
-        if fresh and files == ["run.json"]:
+        files = (file.name for file in out.rglob("*") if file.is_file() and CLAIM not in file.name)
+        if fresh and list(files) == ["run.json"]:
             (out / "run.json").unlink()
             with suppress(OSError):  # it is claimed, or has folders
                 out.rmdir()

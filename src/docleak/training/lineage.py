@@ -18,8 +18,9 @@ from docleak.models.published.made import asked_for, base_of
 from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.options import said_idle
 from docleak.privacy.lineage import PUBLIC, UNKNOWN, Claim, Fingerprints, Lineage, claim_of, united
+from docleak.runs.identity import ADAPTER
 
-CARD, PROVIDERS, KEY, ADAPTER = "docleak.json", "providers.json", "lineage", "adapter_config.json"
+CARD, PROVIDERS, KEY = "docleak.json", "providers.json", "lineage"
 #: Files of a model's folder that are, or say, its values.
 WEIGHTS = ("*.safetensors", "*.bin", "config.json", ADAPTER)
 SYNTHETIC = Lineage(PUBLIC, "synthetic pages that docleak makes")

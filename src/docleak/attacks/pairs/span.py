@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations, groupby
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -275,17 +275,20 @@ class _Guess:
     words: dict[Cell, int]
     inputs: Sequence[Encoded]
 
-    def exchanged(self, one: int, other: int) -> list[_Guess]:
-        """Two texts' classes in each other's place; of one length the texts, too: pictures may hold the classes."""
-        inputs, whole = list(self.inputs), []
-        for to, taken in ((one, other), (other, one)):
-            label = {"label": self.inputs[taken].tensors["label"]}
-            inputs[to] = replace(self.inputs[to], tensors=self.inputs[to].tensors | label)
+    def exchanged(self, one: int, other: int, *, fused: bool) -> list[_Guess]:
+        """Two texts' classes in each other's place. Where a pair has one class the picture holds it: there the texts
+        change places, if they are of one length."""
+        if not fused:
+            inputs = list(self.inputs)
+            for to, taken in ((one, other), (other, one)):
+                label = {"label": self.inputs[taken].tensors["label"]}
+                inputs[to] = replace(self.inputs[to], tensors=self.inputs[to].tensors | label)
+            return [_Guess(self.words, inputs)]
         texts = [[cell for cell in self.words if cell[0] == text] for text in (one, other)]
-        if len(texts[0]) == len(texts[1]):
-            pairs = [*zip(*texts, strict=True), *zip(*reversed(texts), strict=True)]
-            whole = [_Guess(self.words | {to: self.words[taken] for to, taken in pairs}, self.inputs)]
-        return [_Guess(self.words, inputs), *whole]
+        if len(texts[0]) != len(texts[1]):
+            return []
+        pairs = [*zip(*texts, strict=True), *zip(*reversed(texts), strict=True)]
+        return [_Guess(self.words | {to: self.words[taken] for to, taken in pairs}, self.inputs)]
 
 
 @dataclass(eq=False)
@@ -306,8 +309,8 @@ class _Search:
         """Texts exchange their classes, and then cells their words, as long as something matches better and the budget
         lasts."""
         (self.least,) = self._scored([best])
-        pairs = list(combinations(range(len(best.inputs)), 2))
-        best = self._best_of(best, len(pairs), lambda guess, number: guess.exchanged(*pairs[number]))
+        pairs, fused = list(combinations(range(len(best.inputs)), 2)), bool(self.view.model.module.fused)
+        best = self._best_of(best, len(pairs), lambda guess, number: guess.exchanged(*pairs[number], fused=fused))
         return self._best_of(best, len(self.undecided), self._changes)
 
     def _best_of(self, best: _Guess, count: int, changes: Callable[[_Guess, int], list[_Guess]]) -> _Guess:
@@ -336,13 +339,10 @@ class _Search:
         return [_Guess(changed, guess.inputs) for changed in many]
 
     def _scored(self, many: Sequence[_Guess]) -> list[float]:
+        """The distance of each; all are of the same inputs."""
         self.used += len(many)
-        scores = []
-        for _, alike in groupby(many, key=lambda guess: id(guess.inputs)):
-            guesses = list(alike)
-            x = embedded(self.sentences, [guess.words for guess in guesses])
-            scores += distances(self.view, guesses[0].inputs, self.distance, x, chunk=AT_ONCE)
-        return scores
+        x = embedded(self.sentences, [guess.words for guess in many])
+        return distances(self.view, many[0].inputs, self.distance, x, chunk=AT_ONCE)
 
 
 def embedded(sentences: Sentences, many: Sequence[dict[Cell, int]]) -> Tensor:
