@@ -43,3 +43,23 @@ def test_a_whole_model_and_its_adapters(tmp_path: Path) -> None:
     assert shape_of(str(adapters))["table"], "words were closed, by algebra, and 29 of 29 are read"
     with pytest.raises(ModelError, match=r"decoders of pictures and words alone.*nothing of .*docleak audit gradient"):
         shape_of("donut-start")
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    ({"target_modules": ["qkv_proj", "o_proj"]}, "the target qkv_proj"),
+    ({"target_modules": ["query_key_value"]}, "the target query_key_value"),
+    ({"target_modules": ["q_proj", "lm_head"]}, "the target lm_head"),
+    ({"layers_to_transform": [1]}, r"layers_to_transform=\[1\]"),
+    ({"exclude_modules": ["layers.0.self_attn.q_proj"]}, "exclude_modules="),
+])  # fmt: skip
+def test_adapters_that_are_elsewhere_than_it_counts_are_refused(
+    tmp_path: Path, more: dict[str, object], said: str
+) -> None:
+    """A fused query, key and value had been taken for none, and words called closed by algebra."""
+    make_tiny("llava", tmp_path / "base", seed=0)
+    told = {"base_model_name_or_path": str(tmp_path / "base"), "r": 4, "target_modules": ["q_proj", "o_proj"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(told))
+    assert shape_of(str(tmp_path))["adapted"] == 1
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**told, **more}))
+    with pytest.raises(ModelError, match=said):
+        shape_of(str(tmp_path))

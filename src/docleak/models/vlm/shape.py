@@ -12,10 +12,16 @@ from docleak.models.loading import config_of, locate
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 #: What tables of tokens are called; LoRA's factor on one has a column a token, which moves where it is read.
 TABLES = ("embed_tokens", "word_embeddings", "tok_embeddings", "wte")
-#: Parts of a tower that LoRA on an attention leaves still.
-TOWER = ("position_embedding", "patch_embedding", "pos_embed", "patch_embed")
-#: Of adapter_config.json: what trains more than LoRA of one rank on the targets, or otherwise.
-UNCOUNTED = ("modules_to_save", "trainable_token_indices", "target_parameters", "rank_pattern", "use_dora", "lora_bias")
+#: What else of a layer may carry adapters: nothing of it tells a word exactly. Other names may be of a fused query,
+#: key and value (qkv_proj).
+BEHIND = ("o_proj", "out_proj", "dense", "gate_proj", "up_proj", "gate_up_proj", "down_proj", "fc1", "fc2")
+#: Parts of a tower that LoRA on an attention leaves still, and the output layer, whose rows tell the answer's words.
+UNPLANNED = ("position_embedding", "patch_embedding", "pos_embed", "patch_embed", "lm_head", "embed_out")
+#: Of adapter_config.json: what trains more than LoRA of one rank on the targets, or otherwise, or not all of them.
+UNCOUNTED = (
+    *("modules_to_save", "trainable_token_indices", "target_parameters", "rank_pattern", "use_dora", "lora_bias"),
+    *("layers_to_transform", "layer_replication", "exclude_modules"),
+)
 
 
 def shape_of(source: str) -> dict[str, Any]:
@@ -40,12 +46,13 @@ def shape_of(source: str) -> dict[str, Any]:
         ends = {str(target).split(".")[-1] for target in targets}
         usual = {**dict.fromkeys(UNCOUNTED), "bias": "none", "peft_type": "LORA"}
         other = [f"{key}={value!r}" for key in usual if (value := told.get(key) or usual[key]) != usual[key]]
-        if other := [*other, *(f"the target {name}" for name in TOWER if name in ends)]:
+        adapted = len(ends & {*PROJECTIONS})
+        strange = {*UNPLANNED} if adapted else ends - {*BEHIND, *TABLES}
+        if other := [*other, *(f"the target {name}" for name in sorted(ends & strange))]:
             raise ModelError(
                 f"{ADAPTER} of {source!r} has {', '.join(other)}: a plan counts LoRA of one rank on layers, and "
                 "nothing else that is trained. Run `docleak audit gradient` or `docleak audit updates` on it."
             )
-        adapted = len(ends & {*PROJECTIONS})
         shape = {"rank": told["r"], "adapted": adapted, "table": bool(ends & {*TABLES})}
     config = config_of(base)
     text, vision = config.get("text_config") or {}, config.get("vision_config") or {}
