@@ -33,6 +33,7 @@ SHAPE: Any = field(default=Shape(), metadata=only(
     rank=Option("LoRA's rank; 0 trains whole weights, of which no channel but a tower's is closed.", range=COUNT),
     adapted=Option("How many of the first layer's query, key, value are trained.", range=Range(0, 3)),
     frozen_a=Option("LoRA's A stays as drawn."),
+    begun=Option("LoRA's B is not zero at the start: it was trained before, or drawn."),
     table=Option("The token table is trained, and not tied to the output."),
     tower_width=Option("Of a trained tower with a table of positions; 0: there is none.", range=COUNT),
     tower_patches=Option("Patches a picture in that tower.", range=SOME),
@@ -195,7 +196,7 @@ def _unsaid(values: Mapping[str, object]) -> str:
 def _needs(shape: Shape) -> dict[str, tuple[tuple[str, ...], object]]:
     """What options belong to, by what that is called, and whether it is there."""
     return {
-        "adapters (--rank and --adapted above 0)": (("frozen_a",), shape.rank and shape.adapted),
+        "adapters (--rank and --adapted above 0)": (("frozen_a", "begun"), shape.rank and shape.adapted),
         "a trained tower (--tower-width above 0)": (("tower_patches", "tiles"), shape.tower_width),
         "--aggregation secure": (("clients",), shape.aggregation == "secure"),
     }

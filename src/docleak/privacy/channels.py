@@ -68,8 +68,9 @@ class Shape:
     ``width`` and ``vocabulary`` are the language model's; ``words`` different words and ``patches`` picture vectors a
     page. ``rank`` 0 trains whole weights, of which those of query, key and value alone are counted here: nothing of
     words and pages is closed then; ``adapted`` of the first layer's query, key and value are trained, or carry
-    adapters. ``table``: the table of tokens is trained, and not tied to the output layer. ``tower_width`` 0: the tower
-    is frozen, or has no table of positions; ``tower_patches`` are a page's there, in ``tiles`` pictures.
+    adapters. ``begun``: LoRA's B is not zero where the rounds begin. ``table``: the table of tokens is trained, and not
+    tied to the output layer. ``tower_width`` 0: the tower is frozen, or has no table of positions; ``tower_patches``
+    are a page's there, in ``tiles`` pictures.
     """
 
     width: int = 1024
@@ -79,6 +80,7 @@ class Shape:
     rank: int = 16
     adapted: int = 3
     frozen_a: bool = False
+    begun: bool = False
     table: bool = False
     tower_width: int = 0
     tower_patches: int = 256
@@ -119,7 +121,7 @@ class Shape:
         """Vectors of the span that are sent in all rounds: LoRA's A begins to move in the second step."""
         if self.rank == 0:
             return self.adapted * self.width
-        still = 1 if self.local_steps == 1 else 0
+        still = 1 if self.local_steps == 1 and not self.begun else 0
         return 0 if self.frozen_a else self.adapted * self.rank * max(0, self.rounds - still)
 
 

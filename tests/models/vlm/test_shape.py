@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from docleak.errors import ModelError
 from docleak.models.vlm.shape import shape_of
 from docleak.models.vlm.tiny import make_tiny
+from docleak.privacy.channels import Shape, State, plan
 
 
 def test_a_whole_model_and_its_adapters(tmp_path: Path) -> None:
@@ -63,3 +66,20 @@ def test_adapters_that_are_elsewhere_than_it_counts_are_refused(
     (tmp_path / "adapter_config.json").write_text(json.dumps({**told, **more}))
     with pytest.raises(ModelError, match=said):
         shape_of(str(tmp_path))
+
+
+def test_adapters_that_were_trained_before_are_told_from_new_ones(tmp_path: Path) -> None:
+    """The first step was said to move B alone, and words to be closed, of any adapters."""
+    make_tiny("llava", tmp_path / "base", seed=0)
+    told = {"base_model_name_or_path": str(tmp_path / "base"), "r": 4, "target_modules": ["q_proj"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(told))
+    new = shape_of(str(tmp_path))
+    assert not new["begun"] and plan(Shape(**new, rounds=1))[0].state is State.CLOSED
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**told, "init_lora_weights": "pissa"}))
+    assert shape_of(str(tmp_path))["begun"]
+    factors = {"q_proj.lora_A.weight": torch.ones(4, 48), "q_proj.lora_B.weight": torch.zeros(48, 4)}
+    save_file(factors, tmp_path / "adapter_model.safetensors")
+    assert not shape_of(str(tmp_path))["begun"]
+    save_file({**factors, "q_proj.lora_B.weight": torch.ones(48, 4)}, tmp_path / "adapter_model.safetensors")
+    trained = shape_of(str(tmp_path))
+    assert trained["begun"] and plan(Shape(**trained, rounds=1))[0].state is State.UNTOLD

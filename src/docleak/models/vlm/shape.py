@@ -1,4 +1,4 @@
-"""What ``docleak plan`` has to know of a model, from its configuration alone: no weights are read."""
+"""What ``docleak plan`` has to know of a model, from its configuration: of weights LoRA's B alone is looked at."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from docleak.errors import ModelError
 from docleak.files import read_json_object
+from docleak.models.files import optional_file, tensors_in
 from docleak.models.loading import config_of, locate
 
 #: The first layer's projections, by the ends of their names.
@@ -22,6 +23,8 @@ UNCOUNTED = (
     *("modules_to_save", "trainable_token_indices", "target_parameters", "rank_pattern", "use_dora", "lora_bias"),
     *("layers_to_transform", "layer_replication", "exclude_modules"),
 )
+#: What adapters' weights are called, and how peft may have begun them with a B of zeros.
+ADAPTERS, ZERO = ("adapter_model.safetensors", "adapter_model.bin"), (True, None, "gaussian", "eva")
 
 
 def shape_of(source: str) -> dict[str, Any]:
@@ -53,7 +56,8 @@ def shape_of(source: str) -> dict[str, Any]:
                 f"{ADAPTER} of {source!r} has {', '.join(other)}: a plan counts LoRA of one rank on layers, and "
                 "nothing else that is trained. Run `docleak audit gradient` or `docleak audit updates` on it."
             )
-        shape = {"rank": told["r"], "adapted": adapted, "table": bool(ends & {*TABLES})}
+        begun = _begun(where, revision, told.get("init_lora_weights", True))
+        shape = {"rank": told["r"], "adapted": adapted, "begun": begun, "table": bool(ends & {*TABLES})}
     config = config_of(base)
     text, vision = config.get("text_config") or {}, config.get("vision_config") or {}
     if not all(isinstance(text.get(name), int) for name in ("hidden_size", "vocab_size")):
@@ -73,3 +77,11 @@ def shape_of(source: str) -> dict[str, Any]:
     if file is None and squared and vision.get("model_type") == "siglip_vision_model":
         shape |= {"tower_width": vision["hidden_size"], "tower_patches": squared}
     return shape
+
+
+def _begun(where: str, revision: str | None, drawn: object) -> bool:
+    """Whether LoRA's B is not zero: by its weights, or where there are none yet by how peft draws them."""
+    files = [file for name in ADAPTERS if (file := optional_file(where, name, revision=revision)) is not None]
+    if not files:
+        return drawn not in ZERO
+    return any(bool(value.any()) for name, value in tensors_in(files[0]).items() if "lora_B" in name)
