@@ -335,13 +335,17 @@ def test_what_shows_that_a_release_saw_its_documents(pages: list[Page], tmp_path
     write_fingerprints(model.parent, whose)
     assert not recorded(sides, str(model)), "no lineage says whose training that is"
     write_lineage(model, Lineage(PUBLIC, "x", (Trained("a", "a training", None, providers=whose.digest("a")),)))
-    assert strangers(sides, str(model)) == 0 and recorded(sides, str(model))
+    apart = Sides(sides.members, {name: [replace(page, provider=f"other {page.provider}") for page in of]
+                                  for name, of in sides.others.items()})  # fmt: skip
+    assert strangers(apart, str(model)) == 0 and recorded(apart, str(model))
+    both = Sides(apart.members, {**apart.others, "x": [replace(pages[0], name="another of a member")]})
+    assert not recorded(both, str(model)), "the others' providers were trained on, too, so that they may have been"
     (model / "model.safetensors").write_bytes(b"another model's")
-    assert not recorded(sides, str(model)), "another model was put into the folder"
+    assert not recorded(apart, str(model)), "another model was put into the folder"
     missing = provider_key(next(iter(sides.members.values()))[0].provider)
     write_fingerprints(model.parent, Fingerprints().with_names("a", known - {missing}))
     assert strangers(sides, str(model)) == sum(provider_key(of[0].provider) == missing for of in sides.members.values())
-    assert not recorded(sides, str(model))
+    assert not recorded(apart, str(model))
 
 
 @pytest.mark.parametrize(

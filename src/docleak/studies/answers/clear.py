@@ -67,8 +67,8 @@ def unsound(record: Record) -> str:
         )
     if not (of["recorded"] or documents_told(record)):
         return (
-            "nothing of the release says that it was trained on these documents, and no score tells them from others: "
-            "it may have seen others, or kept too little to show it"
+            "nothing of the release says that it was trained on these documents and on no provider of the others, and "
+            "no score tells them apart: it may have seen both, or others, or kept too little to show it"
         )
     return ""
 

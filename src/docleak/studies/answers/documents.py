@@ -167,17 +167,21 @@ def strangers(sides: Sides, release: str) -> int:
     if (known := fingerprints_of(release)) is None:
         return 0
     drawn = known.drawn()
-    return sum(bool(name) and not drawn.knows(name) for name in _providers(sides))
+    return sum(bool(name) and not drawn.knows(name) for name in _providers(sides.members))
 
 
 def recorded(sides: Sides, release: str) -> bool:
-    """Whether the release's own record knows the providers of all members, or docleak does: of the pages it ships."""
+    """Whether the release's own record knows the providers of all members, and of none of the others: whose providers
+    it knows, too, may have been trained on themselves."""
     known = record_of(release)
-    return known is not None and all(name and known.knows(name) for name in _providers(sides))
+    return known is not None and all(
+        name and known.knows(name) == inside
+        for of, inside in ((sides.members, True), (sides.others, False)) for name in _providers(of)
+    )  # fmt: skip
 
 
-def _providers(sides: Sides) -> list[str]:
-    return [provider_key(pages[0].provider) for pages in sides.members.values()]
+def _providers(documents: Mapping[str, Sequence[Page]]) -> list[str]:
+    return [provider_key(pages[0].provider) for pages in documents.values()]
 
 
 def controls_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, Estimate]:
