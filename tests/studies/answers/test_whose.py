@@ -96,6 +96,21 @@ def test_no_all_clear_of_a_release_that_saw_others() -> None:
     assert any(line.startswith("Its own record of the training") for line in sentences(clear | {"whose": right}))
 
 
+def test_no_all_clear_where_members_are_many_more_than_others() -> None:
+    """Scores of AUC 0.72 on 280 members and 120 others are right about 67 %, as saying "member" of all is about 70 %:
+    149 of 200 such audits showed nothing, and a gate passed them."""
+    clear = record(-0.01, 0.62, -0.1, most=0.716)
+    clear["membership"]["numbers"]["AZK"]["chance_s0"]["value"] = 0.7
+    clear["membership"]["numbers"]["AZK"]["accuracy_s0"]["value"] = 0.67
+    assert severity_of(clear) is Severity.UNTOLD and "is right about 70 % of them" in headline_of(clear)
+    (doubts,) = [one.doubts for one in measures_of(clear) if one.what == MEMBERSHIP]
+    assert "be right no oftener" in doubts[0]
+    worse = record(-0.01, 0.55, -0.1, most=0.63)
+    worse["membership"]["numbers"]["AZK"]["chance_s0"]["value"] = 0.7
+    worse["membership"]["numbers"]["AZK"]["accuracy_s0"]["value"] = 0.6
+    assert "the wrong way round" not in headline_of(worse), "right about more than half, though about fewer than 70 %"
+
+
 def test_no_all_clear_where_others_are_told_for_members() -> None:
     """The two given the wrong way round: whatever tells them, tells the others."""
     swapped = record(-0.4, 0.4, -0.1, memory=-0.3, memory_high=-0.2)

@@ -16,6 +16,9 @@ CLEARLY, ENOUGH, LEAST_RIGHT = 0.75, 100, 0.1
 #: Of providers "nothing found" is not said where it is not excluded that so large a share of members' hidden values is
 #: told, or that an attack is right about more than CLEARLY of the providers.
 TOLD_AT_MOST = 0.1
+#: And where members and others are so unlike in number: who says the same of all is right about this share or more, so
+#: that an attack which tells them apart may be right no oftener.
+LOPSIDED = 0.6
 #: How often chance alone may set a release's label by the numbers of its providers, whichever; by its measured epsilon;
 #: by the scores of its documents.
 ERROR = 0.05
@@ -104,6 +107,17 @@ def unsound_of_providers(record: Record) -> str:
     return ""
 
 
+def lopsided(record: Record) -> str:
+    """Why an attack that is right no oftener than who says the same of all shows nothing; "" where it does."""
+    best = best_attack(record)
+    if best is None or best.chance < LOPSIDED:
+        return ""
+    return (
+        f"saying the same of all providers is right about {100 * best.chance:.0f} % of them, so that an attack may "
+        "tell members from others and be right no oftener: ask about as many of either"
+    )
+
+
 def _by_the_public_model(record: Record) -> bool:
     """Whether members are surely answered better, and not surely by what training added to the public model."""
     gap = numbers_in(record, "gap").get("", {})
@@ -117,7 +131,7 @@ def _by_the_public_model(record: Record) -> bool:
 def providers_not_excluded(record: Record) -> str:
     """Why it is not said that nothing was found of providers, where neither memory nor membership shows; "" where it
     may be said."""
-    if why := unsound_of_providers(record):
+    if why := unsound_of_providers(record) or lopsided(record):
         return why
     for key, of in numbers_in(record, "memorisation").items():
         gap = of["gap_acc"]
@@ -138,5 +152,5 @@ def _the_wrong_way(record: Record) -> bool:
     answered = [gap[f"{side}_{of}"] for of in ("acc", "anls") if gap]
     answered += [of["gap_acc"] for of in numbers_in(record, "memorisation").values()]
     return any(sure_high(one, record) < 0 for one in answered) or (
-        best is not None and sure_high(best.accuracy, record) < best.chance
+        best is not None and sure_high(best.accuracy, record) < min(best.chance, 0.5)
     )

@@ -29,7 +29,7 @@ from docleak.report.measure import (
     shift,
 )
 from docleak.report.severity import Severity
-from docleak.studies.answers.clear import unsound, unsound_of_providers
+from docleak.studies.answers.clear import lopsided, unsound, unsound_of_providers
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED, CONFIDENCE, NO_GUESS
 from docleak.studies.answers.record import Record, best_attack, measured_in, not_measured, numbers_in
@@ -84,7 +84,7 @@ def _membership(record: Record, name: str) -> list[Measure]:
     doubts: tuple[str, ...] = (
         ("Answers, losses or values of the training tell members by another route.",) if told else ()
     )
-    doubts += _unsound(record)
+    doubts += _unsound(record) or _doubt(lopsided(record))
     return [Measure(MEMBERSHIP, name, beyond if beyond.low is not None else replace(beyond, why=FEW), doubts)]
 
 
@@ -106,7 +106,10 @@ def _memory(record: Record, name: str) -> list[Measure]:
 
 def _unsound(record: Record) -> tuple[str, ...]:
     """Why what does not show is no evidence, as a sentence."""
-    why = unsound_of_providers(record).removesuffix(".")
+    return _doubt(unsound_of_providers(record).removesuffix("."))
+
+
+def _doubt(why: str) -> tuple[str, ...]:
     return (f"{why[0].upper()}{why[1:]}{'' if why.endswith('?') else '.'}",) if why else ()
 
 
