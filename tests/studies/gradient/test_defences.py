@@ -31,13 +31,18 @@ NAMES = {"none": "none", "good": "clip:norm=1", "dear": "clip:norm=2", "useless"
 AUDIT = GradientConfig(models=("layoutlmv3-start",), attacks=("random",), budget=1)
 
 
-def choice(name: str, leakage: float | None, anls: float | None, kept: float | None = None) -> Choice:
-    findings = SimpleNamespace(share=SimpleNamespace(value=None), routes=())
-    best = SimpleNamespace(estimates={"fuzz_ratio": Estimate(leakage)})
+def choice(
+    name: str, leakage: float | None, anls: float | None, kept: float | None = None, *, loss: float = 1.0,
+    wide: float | None = 0.1,
+) -> Choice:  # fmt: skip
+    """Measured so, the leakage within ``wide`` of its value; without an interval for None."""
+    findings = SimpleNamespace(share=Estimate(None), routes=())
+    ends = () if leakage is None or wide is None else (leakage - wide, leakage + wide)
+    best = SimpleNamespace(estimates={"fuzz_ratio": Estimate(leakage, *ends)})
     context: Any = None if leakage is None else SimpleNamespace(
         findings=findings, best=best, severity=Severity.PARTIAL if leakage else Severity.NONE
     )  # fmt: skip
-    utility = None if anls is None else asdict(Utility(Estimate(anls), 1.0, 10, 0.1, 1000))
+    utility = None if anls is None else asdict(Utility(Estimate(anls), loss, 10, 0.1, 1000))
     return Choice(NAMES[name], context, {"kept": kept, "utility": utility}, {})
 
 
@@ -50,6 +55,9 @@ def choice(name: str, leakage: float | None, anls: float | None, kept: float | N
         ([choice("none", 1.0, 0.9), choice("unmeasured", 0.1, None), choice("failed", None, 0.9)], ["", "", ""]),
         ([choice("none", 1.0, None, 1.0), choice("free", 0.1, None, 0.9999)], ["free", ""]),
         ([choice("none", 1.0, None, 1.0), choice("dear", 0.1, None, 0.4)], ["", ""]),
+        ([choice("none", 1.0, 0.03), choice("dear", 0.1, 0.03, loss=1.2)], ["", ""]),  # neither has learned to answer
+        ([choice("none", 0.83, 0.9), choice("useless", 0.81, 0.9)], ["", ""]),  # chance may make it so
+        ([choice("none", 1.0, 0.9, wide=None), choice("good", 0.1, 0.9, wide=None)], ["", ""]),  # one page
     ],
 )
 def test_a_choice_is_dominated_by_one_that_leaks_less_and_answers_as_well(
@@ -57,6 +65,17 @@ def test_a_choice_is_dominated_by_one_that_leaks_less_and_answers_as_well(
 ) -> None:
     names = {Choice(spec, None, {}, {}).summary: name for name, spec in NAMES.items()} | {"": ""}
     assert [names[choices._dominating(c, found)] for c in found] == dominated
+
+
+def test_what_no_training_taught_costs_no_answers() -> None:
+    """Where the model without a defence answers nothing right, equal answers do not say that a defence is free."""
+    context: Any = SimpleNamespace(
+        findings=SimpleNamespace(share=Estimate(None), judgement=SimpleNamespace(of=0, read=1), routes=()),
+        best=SimpleNamespace(estimates={"fuzz_ratio": Estimate(0.5)}), severity=Severity.PARTIAL,
+    )  # fmt: skip
+    for anls, told in ((0.03, True), (0.5, False)):
+        pair = [replace(choice(name, 0.5, anls), context=context) for name in ("none", "good")]
+        assert any("cannot be seen: compare the losses" in line for line in choices.said_of(pair)) == told
 
 
 def test_the_chart_shows_every_measured_choice_and_no_date() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from docleak.defenses import DEFENSES, TemplateDefense
 from docleak.documents.pages import gathered, grouped
 from docleak.errors import RunError
 from docleak.files import shaped
+from docleak.metrics.estimate import Estimate
 from docleak.report.pictures import new_figure, svg_figure
 from docleak.report.severity import Judgement, Severity, routes_sentence
 from docleak.report.table import Column, Row, Table, Value
@@ -22,8 +24,10 @@ from docleak.studies.gradient.measures import GIVEN, ILLEGIBLE, UNCOUNTED
 from docleak.studies.gradient.results import ModelResult, model_results
 from docleak.studies.gradient.utility import TEST_PAGES, Utility
 
-#: Leakages and benefits closer than this are taken to be equal.
+#: Leakages, benefits and losses closer than this are taken to be equal.
 SAME = 0.002
+#: A model that answers less than this right has not learned enough for a defence to cost it answers.
+LEAST_RIGHT = 0.1
 AGAIN = "Run docleak defend again."
 COLUMNS = {
     "read": Column("by any route"), "binary": Column("Picture: read exactly", 1, percent=True),
@@ -42,14 +46,14 @@ MEANING = (
     "fields that any route gives exactly (picture, words, answer, question), whichever is more. Update kept is the "
     "cosine between what is sent and the client's gradient. ANLS and loss are those of one model trained from the "
     f"audited weights under the defence on synthetic invoices, whatever was attacked, then asked about {TEST_PAGES} "
-    "unseen ones, without an interval; a template defence leaves training alone. Quiet rows are dominated: by these "
-    "numbers, their intervals aside, another choice leaks less and costs no more."
+    "unseen ones, without an interval; a template defence leaves training alone. Quiet rows are dominated: another "
+    "choice surely leaks less, as the intervals do not meet, and by its ANLS and its loss costs no more."
 )
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One defence with what was measured of it; ``dominated`` names a choice that leaks less and costs no more,
+    """One defence with what was measured of it; ``dominated`` names a choice that surely leaks less and costs no more,
     ``inapplicable`` says why the attack cannot be made under it."""
 
     spec: str
@@ -77,13 +81,17 @@ class Choice:
         return max((r.read / r.of for r in routes if r.name in ("words", "answer") and r.of), default=None)
 
     @property
-    def leakage(self) -> float | None:
+    def leak(self) -> Estimate:
         """The larger of the picture's mean fuzz ratio (finer than the share of exact fields where pages are few) and
         the share of fields read by any route."""
-        if self.context is None:
-            return None
-        told = (self.context.best.estimates["fuzz_ratio"].value, self.context.findings.share.value)
-        return max((share for share in told if share is not None), default=None)
+        told = (self.context.best.estimates["fuzz_ratio"], self.context.findings.share) if self.context else ()
+        known = [(one.value, one) for one in told if one.value is not None]
+        return max(known, key=itemgetter(0), default=(0.0, Estimate(None)))[1]
+
+    @property
+    def leakage(self) -> float | None:
+        """Its value."""
+        return self.leak.value
 
     @property
     def utility(self) -> Utility | None:
@@ -117,14 +125,19 @@ def choices_of(run: Run, rng: np.random.Generator) -> list[Choice]:
 
 
 def _dominating(choice: Choice, others: Sequence[Choice]) -> str:
-    if choice.leakage is None or choice.benefit is None:
-        return ""
     for other in others:
-        if other.leakage is None or other.benefit is None or _untold(other):
-            continue
-        if other.leakage < choice.leakage - SAME and other.benefit >= choice.benefit - SAME:
+        high, low = other.leak.high, choice.leak.low
+        surely = high is not None and low is not None and high < low
+        if surely and _costs_no_more(other, choice) and not _untold(other):
             return other.summary
     return ""
+
+
+def _costs_no_more(other: Choice, choice: Choice) -> bool:
+    """By the answers and the loss of models that were trained, or where none was, by the share of the update kept."""
+    if other.benefit is None or choice.benefit is None or other.benefit < choice.benefit - SAME:
+        return False
+    return not (other.utility and choice.utility) or other.utility.loss <= choice.utility.loss + SAME
 
 
 def table_of(choices: Sequence[Choice]) -> Table:
@@ -180,6 +193,12 @@ def said_of(choices: Sequence[Choice]) -> list[str]:
         lines.append(
             f"What a defence costs in right answers was not measured here. {MEANT_BY_KEPT}. docleak defend "
             "--utility-steps 400 trains under each defence and measures it."
+        )
+    elif plain.utility and (plain.benefit or 0.0) < LEAST_RIGHT:
+        lines.append(
+            f"Without a defence, too, training taught next to nothing here (ANLS {plain.utility.anls.text()} after "
+            f"{counted_words(plain.utility.steps, 'step')}), so what a defence costs in right answers cannot be seen: "
+            "compare the losses."
         )
     return lines
 
