@@ -46,8 +46,9 @@ MEANING = (
     "fields that any route gives exactly (picture, words, answer, question), whichever is more. Update kept is the "
     "cosine between what is sent and the client's gradient. ANLS and loss are those of one model trained from the "
     f"audited weights under the defence on synthetic invoices, whatever was attacked, then asked about {TEST_PAGES} "
-    "unseen ones, without an interval; a template defence leaves training alone. Quiet rows are dominated: another "
-    "choice surely leaks less, as the intervals do not meet, and by its ANLS and its loss costs no more."
+    "unseen ones: the interval is over these, and knows nothing of another training; a template defence leaves "
+    "training alone. Quiet rows are dominated: another choice surely leaks less, as the intervals do not meet, and by "
+    "its ANLS and its loss costs no more."
 )
 
 
