@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from functools import partial
@@ -331,17 +332,43 @@ def test_no_headline_is_milder_than_a_row_beneath(tmp_path: Path) -> None:
     (one,) = check(Policy(rule=(Rule(measure="epsilon-measured", at_most=1.0),)), reading.measures, joined([reading]))
     assert one.outcome is Outcome.UNTOLD and "by so few guesses" in one.why
 
-    def said(fitted: float, **changed: Any) -> tuple[Severity, str]:
+    def said(fitted: float, powerless: bool = False, **changed: Any) -> tuple[Severity, str]:
         also = {"dirac, fitted": {**record["also"]["dirac, fitted"], "epsilon": fitted}}
-        part = _part("epsilon 1", {**record, "also": also, **changed}, 4)
+        part = _part("epsilon 1", {**record, "also": also, **changed}, 4, powerless=powerless)
+        assert ("show nothing, either" in part.sentence) == (powerless and not fitted)
         return part.severity, part.label
 
     assert said(0.5) == (Severity.PARTIAL, "Shows by a fit, within its claim")
     assert said(0.0) == (Severity.UNTOLD, "Could not tell: too few guesses")
     assert said(0.0, most=0.7) == (Severity.NONE, "Nothing shown")
+    assert said(0.0, True, most=0.7) == (Severity.UNTOLD, "Could not tell: nothing shows without noise, either")
+    assert said(0.5, True, most=0.7) == (Severity.PARTIAL, "Shows by a fit, within its claim")
     assert said(0.5, most=0.7, epsilon_at_least=0.2) == (Severity.PARTIAL, "Shows, within its claim")
     assert said(1.5, most=0.7, epsilon_at_least=0.2)[0] is Severity.UNTOLD
     assert said(1.5, most=2.0, epsilon_at_least=1.2) == (Severity.SEVERE, "More than it claims")
+
+
+def test_guesses_that_see_nothing_without_noise_say_nothing_of_noise(tmp_path: Path) -> None:
+    """As of a training whose rate is nearly zero: a gate cannot tell, however much the guesses could have shown."""
+    run = carry_out(CanaryStudy(replace(DIRAC, canaries=20, others=1, guesses=20, epsilon=1.0)), tmp_path / "run")
+    rule = Rule(measure="epsilon-measured", at_most=1.0)
+
+    def gate() -> Outcome:
+        reading = CanaryStudy.read([run], np.random.default_rng(0))
+        (one,) = check(Policy(rule=(rule,)), reading.measures, joined([reading]))
+        return one.outcome
+
+    files = {json.loads(file.read_text())["training"]: file for file in run.path.glob("units/*/unit.json")}
+    for file in files.values():
+        kept = json.loads(file.read_text())
+        kept |= {"epsilon_at_least": 0.0, "most": 3.0}
+        for bound in (*kept["lower"].values(), *kept["also"].values()):
+            bound["epsilon"] = 0.0
+        file.write_text(json.dumps(kept))
+    assert gate() is Outcome.UNTOLD
+    control = files[WITHOUT_NOISE]
+    control.write_text(json.dumps({**json.loads(control.read_text()), "epsilon_at_least": 1.5}))
+    assert gate() is Outcome.PASS
 
 
 def test_a_move_that_is_not_clipped_contradicts_the_claim(dirac: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

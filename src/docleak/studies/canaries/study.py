@@ -56,6 +56,7 @@ MEANS = {
 
 #: The one without noise, and the private one.
 TRAININGS = 2
+POWERLESS = "Of the training without noise these guesses show nothing, either, or it is not finished"
 
 
 class CanaryStudy(TableStudy[CanaryConfig]):
@@ -161,6 +162,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
         """Both trainings, bound by bound; the verdict is on the private one."""
         run = one_of(runs)
         records = sorted(run.units(), key=lambda record: str(record["training"]) != WITHOUT_NOISE)
+        powerless = _powerless(records)
         parts, rows, lines = [], [], [f"The adversary {record['threat']}." for record in records[:1]]
         for record in records:
             name, claimed, bounds = record["training"], record["epsilon_claimed"], _bounds(record)
@@ -178,7 +180,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
                     note=f"{bound.evidence}; {bound.assumes}", quiet=True) for what, bound in also.items()
             ]  # fmt: skip
             if name != WITHOUT_NOISE:
-                parts.append(_part(name, record, run.config["guesses"]))
+                parts.append(_part(name, record, run.config["guesses"], powerless=powerless))
         others = counted_words(run.config["others"], "other")
         together = "bounds by the scores of a training hold together, each other row by itself"
         table = Table("", COLUMNS, rows, together, first="training", open=True)
@@ -201,7 +203,10 @@ class CanaryStudy(TableStudy[CanaryConfig]):
             limits=LIMITS,
             runs=(run_facts(run.path, run.manifest()),),
             synthetic=True,
-            measures=tuple(one for r in records if r["training"] != WITHOUT_NOISE for one in _measures(r, run.config)),
+            measures=tuple(
+                one for record in records if record["training"] != WITHOUT_NOISE
+                for one in _measures(record, run.config, powerless=powerless)
+            ),
             scope=Scope(
                 system=f"A private training of {run.config['model']}", adversary=record_threat(records),
                 material=f"{run.config['canaries']} canary providers beside {others}", model=True,
@@ -234,13 +239,23 @@ def _row(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Valu
     return row
 
 
-def _measures(record: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Measure, ...]:
+def _powerless(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether nothing shows of the training without noise, either, or that is not known."""
+    return not any(record["training"] == WITHOUT_NOISE and _shows(record) for record in records)
+
+
+def _shows(record: Mapping[str, Any]) -> bool:
+    return record["epsilon_at_least"] > 0 or _fitted(record) > 0
+
+
+def _measures(record: Mapping[str, Any], config: Mapping[str, Any], *, powerless: bool) -> tuple[Measure, ...]:
     """What is shown, of what so many guesses could have shown, and what is claimed."""
     name = f"training with {record['training']}"
-    doubts = (f"{_fit(record)}.",) if _above_claim(record) else ()
+    doubts = [_fit(record)] if _above_claim(record) else []
+    doubts += [POWERLESS] if powerless and not _shows(record) else []
     best = max(jointly(_bounds(record)).values(), key=lambda bound: bound.epsilon)
-    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), doubts, most=record["most"],
-                    printed=best.in_words)  # fmt: skip
+    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), tuple(f"{doubt}." for doubt in doubts),
+                    most=record["most"], printed=best.in_words)  # fmt: skip
     epsilon = record["epsilon_claimed"]
     of_delta = delta_warning(best.delta, config["canaries"] + config["others"], best.unit)
     printed = claimed_in_words(epsilon, best.delta, best.unit)
@@ -266,22 +281,26 @@ def _fit(record: Mapping[str, Any]) -> str:
     return f"{said}, above {claim}: repeat with more canaries" if _above_claim(record) else f"{said}, within {claim}"
 
 
-def _part(name: str, record: Mapping[str, Any], guesses: int) -> Part:
+def _part(name: str, record: Mapping[str, Any], guesses: int, *, powerless: bool) -> Part:
     """A bound above the claim is the worst that there is; below, what shows is what the claim allows. It could not be
-    told where a fit alone is above the claim, or where all guesses right would have shown nothing."""
+    told where a fit alone is above the claim, where all guesses right would have shown nothing, or where nothing shows
+    without noise, either."""
     measured, claimed, fitted = record["epsilon_at_least"], record["epsilon_claimed"], _fitted(record)
     if claimed is not None and measured > claimed:
         severity, label = Severity.SEVERE, "More than it claims"
     elif _above_claim(record):
         severity, label = Severity.UNTOLD, "Could not tell: a fit is above the claim"
-    elif measured > 0 or fitted > 0:
+    elif _shows(record):
         severity, label = Severity.PARTIAL, f"Shows{'' if measured > 0 else ' by a fit'}, within its claim"
-    elif record["most"] > 0:
-        severity, label = Severity.NONE, "Nothing shown"
-    else:
+    elif record["most"] <= 0:
         severity, label = Severity.UNTOLD, "Could not tell: too few guesses"
+    elif powerless:
+        severity, label = Severity.UNTOLD, "Could not tell: nothing shows without noise, either"
+    else:
+        severity, label = Severity.NONE, "Nothing shown"
     nothing = f"By guesses nothing is shown ({guesses} guesses could show {rounded_up(record['most'])} at most)."
     first = [*([nothing] if measured == 0 else []), *([f"{_fit(record)}."] if fitted else [])]
+    first += [f"{POWERLESS}."] if powerless and not _shows(record) else []
     score, best = max(jointly(_bounds(record)).items(), key=lambda item: item[1].epsilon)
     chosen = f" (the higher of {len(record['lower'])} bounds)" if len(record["lower"]) > 1 else ""
     by = f"By {score}{chosen}: {best.sentence()} The adversary {record['threat']}. Claimed is {record['claim']}"
