@@ -647,14 +647,16 @@ FLOOR_ONLY = "No attack on the picture was made, only the floor."
 def choice(
     spec: str, read: int, leakage: float | None, severity: str, anls: float | None = None, failed: bool = False
 ) -> Choice:
-    """A defence after which so many of six fields were read."""
+    """A defence after which so many of six fields were read; the leakage surely so, within a tenth."""
     utility = None if anls is None else asdict(Utility(Estimate(anls), 1.0, 10, 0.1, 1000))
     cells = tuple([Cell.READ] * read + [Cell.NOT] * (6 - read))
     findings = SimpleNamespace(
         judgement=judge(cells, [FLOOR_ONLY] * (severity == "untold")), routes=(Route("picture", cells),),
-        share=SimpleNamespace(value=leakage),
+        share=Estimate(leakage),
     )  # fmt: skip
-    best = SimpleNamespace(estimates={"fuzz_ratio": Estimate(leakage)})
+    best = SimpleNamespace(
+        estimates={"fuzz_ratio": Estimate(leakage, *(() if leakage is None else (leakage - 0.1, leakage + 0.1)))}
+    )
     context: Any = SimpleNamespace(findings=findings, best=best, severity=Severity(severity))
     why = {"00--attack": "out of memory"} if failed else {}
     return Choice(spec, None if leakage is None else context, {"kept": 0.31, "utility": utility}, why)
