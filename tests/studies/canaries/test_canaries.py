@@ -341,7 +341,7 @@ def test_no_headline_is_milder_than_a_row_beneath(tmp_path: Path) -> None:
     assert said(0.5) == (Severity.PARTIAL, "Shows by a fit, within its claim")
     assert said(0.0) == (Severity.UNTOLD, "Could not tell: too few guesses")
     assert said(0.0, most=0.7) == (Severity.NONE, "Nothing shown")
-    assert said(0.0, True, most=0.7) == (Severity.UNTOLD, "Could not tell: nothing shows without noise, either")
+    assert said(0.0, True, most=0.7) == (Severity.UNTOLD, "Could not tell whether these guesses see anything")
     assert said(0.5, True, most=0.7) == (Severity.PARTIAL, "Shows by a fit, within its claim")
     assert said(0.5, most=0.7, epsilon_at_least=0.2) == (Severity.PARTIAL, "Shows, within its claim")
     assert said(1.5, most=0.7, epsilon_at_least=0.2)[0] is Severity.UNTOLD

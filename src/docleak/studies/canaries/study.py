@@ -295,7 +295,7 @@ def _part(name: str, record: Mapping[str, Any], guesses: int, *, powerless: bool
     elif record["most"] <= 0:
         severity, label = Severity.UNTOLD, "Could not tell: too few guesses"
     elif powerless:
-        severity, label = Severity.UNTOLD, "Could not tell: nothing shows without noise, either"
+        severity, label = Severity.UNTOLD, "Could not tell whether these guesses see anything"
     else:
         severity, label = Severity.NONE, "Nothing shown"
     nothing = f"By guesses nothing is shown ({guesses} guesses could show {rounded_up(record['most'])} at most)."
