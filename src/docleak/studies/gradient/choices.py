@@ -360,7 +360,7 @@ def chart(choices: Sequence[Choice]) -> str:
     )
     axes.set_ylabel("leakage: private text read, 0 to 1 (low is better)")
     axes.set_ylim(-0.04, 1.08)
-    axes.margins(x=0.12)
+    axes.set_xlim(-0.04, 1.08)
     axes.grid(alpha=0.3)
     return svg_figure(figure, {"svg.fonttype": "none"})
 
