@@ -13,9 +13,11 @@ import argparse
 import json
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ A line per table and figure, docleak's statements on it counted with the paper's
 | table or figure | confirmed | refuted | cannot tell |
 |---|---|---|---|
 """
+#: Options that say how much of the same is computed, and where.
+HOW_MUCH = ("--rows", "--pages", "--until-decided", "--workers", "--device", "--out")
 HEAD = "| statement | on | n | measured | verdict | to decide |\n|---|---|---|---|---|---|\n"
 EXPLAINED = """\
 What the papers conclude from their tables and figures, and what docleak asks beside them, as statements that its
@@ -53,6 +57,7 @@ mmgia/table1, where nothing is visible of either, are an order among failures.
 Scale tiny is not the papers' models: what is refuted there is refuted there. GI-DQA's tables 1, 3, 4, 7 and 8 and
 figure 6 attack with docleak's solver where no row names the paper's Adam, which in as many evaluations reads none of
 the fields of twelve pages of the Donut ([table 1](gi-dqa/table1.md)): what is said of "GI-DQA" is of that solver.
+What was computed of few pages and of more, otherwise alike, counts as that of more, whatever either says.
 Statements marked "(ours)", and all of tables whose heading says "docleak's own question", are no paper's.
 
 **To decide** is what an open statement would take, reckoned from its own numbers: as many parts (documents, pairs,
@@ -79,7 +84,29 @@ def stored(folder: Path, recipe: str) -> list[dict[str, Any]]:
     return tables
 
 
-def lines_of(table: Mapping[str, Any]) -> list[str]:
+def more_of(tables: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Of statements, by their ``id``, the one that tables computed page by page make of more pages, otherwise alike."""
+    larger: dict[int, Mapping[str, Any]] = {}
+    for table, other in permutations(tables, 2):
+        for one, beside in product(table["statements"], other["statements"]):
+            alike = all(one[key] == beside[key] for key in ("says", "model")) and _sampled(table) == _sampled(other)
+            if alike and _parts(larger.get(id(one), one)) < _parts(beside):
+                larger[id(one)] = beside
+    return larger
+
+
+def _parts(statement: Mapping[str, Any]) -> int:
+    return int(statement["quantity"].get("groups") or 0)
+
+
+def _sampled(table: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What two tables must share to be samples of the same; documents that options name are in the command."""
+    words = shlex.split(table.get("Command", ""))
+    asked = sorted((name, value) for name, value in pairwise(words) if name.startswith("--") and name not in HOW_MUCH)
+    return table["scale"], table.get("Seed"), table.get("Budget"), asked
+
+
+def lines_of(table: Mapping[str, Any], larger: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """A line per statement and model."""
     lines = []
     for one in table["statements"]:
@@ -90,8 +117,10 @@ def lines_of(table: Mapping[str, Any]) -> list[str]:
         if verdict != OPEN:
             verdict += " by the number itself" if quantity.low is None else ""
             verdict += " of one training" if of_one_training(table, one) else ""
+        more = larger.get(id(one))
+        verdict += f" (not counted: see that of {_parts(more)})" if more else ""
         measured = quantity.text(3) + _beside(table, one)
-        cells = [one["says"], where, quantity.groups or "-", measured, verdict, to_decide(table, one)]
+        cells = [one["says"], where, quantity.groups or "-", measured, verdict, "" if more else to_decide(table, one)]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
 
@@ -127,7 +156,8 @@ def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
     parts, absent, glance = list[str](), list[str](), list[str]()
     for name, recipe in recipes.items():
         tables, count = [_now(recipe, table) for table in stored(folder, name)], ours if recipe.ours else papers
-        said = [one for table in tables for one in table["statements"]]
+        larger = more_of(tables) if recipe.study.stoppable else {}
+        said = [one for table in tables for one in table["statements"] if id(one) not in larger]
         decided = [one for one in said if one["verdict"] != OPEN and (recipe.ours or OURS not in one["says"])]
         count.tables += 1
         count.missing += not tables
@@ -143,7 +173,7 @@ def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
         totals = Counter(one["verdict"] for one in said)
         cells = [f"{_title(folder, name)}: {recipe.title}", *(totals[verdict] for verdict in VERDICTS)]
         glance.append(f"| {' | '.join(map(str, cells))} |")
-        lines = [line for table in tables for line in lines_of(table)]
+        lines = [line for table in tables for line in lines_of(table, larger)]
         question = "; docleak's own question" if recipe.ours else ""
         heading = f"### {_title(folder, name)}: {recipe.title}\n\n{recipe.paper}{question}"
         parts.append("\n".join([f"{heading}\n", *map(_made, tables), f"\n{HEAD}" + "\n".join(lines), ""]))

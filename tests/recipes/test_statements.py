@@ -318,6 +318,21 @@ def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
     assert f"### coins ({links}): Coins" in text and "| good above fair | m, forms | 30 |" in text
 
 
+def test_what_was_computed_of_more_pages_counts_once(tmp_path: Path) -> None:
+    """As many verdicts as questions: one of few pages is no second verdict beside that of more."""
+    said = stated("heads", "good", "above", "fair")
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for name, pages, more in (("coins", 3, ""), ("coins-tiny-many", 30, ""), ("coins-tiny-real", 31, " --documents x")):
+        table(tmp_path / name, said, pages=pages)
+        made = json.loads((tmp_path / name / "alone/table.json").read_text())
+        made["Command"] = f"docleak reproduce coins --pages {pages} --workers 1{more}"
+        (folder / f"{name}.json").write_text(json.dumps(made))
+    text = scoreboard(folder, {"coins": Recipe("coins", "Coins", "A paper", "", (), {}, {}, statements=(said,))})
+    assert "findings: 2 statements on one model each, 2 confirmed, 0 refuted, 0 cannot tell" in text
+    assert "| cannot tell (not counted: see that of 30) |  |" in text and "| coins: Coins | 2 | 0 | 0 |" in text
+
+
 def test_the_scoreboard_tells_the_papers_findings_from_its_own(tmp_path: Path) -> None:
     """A headline that added both up let docleak's own tables pass for decided ones of the papers'."""
     said = stated("heads", "good", "above", "fair")
