@@ -101,7 +101,9 @@ def to_decide(table: Mapping[str, Any], said: Mapping[str, Any]) -> str:
     seconds, growth = spent_on(table, said), count / quantity.groups - 1
     if of == "test documents":  # the trainings stay as they are
         return f"about {count:,} {of}"
-    return f"about {count:,} {of}" + (f", {_time(seconds * growth)} more" if seconds else "")
+    return f"about {count:,} {of}" + (
+        f", {_time(seconds * growth)} more{' on a GPU' * table.get('gpu', False)}" if seconds else ""
+    )
 
 
 def _time(seconds: float) -> str:

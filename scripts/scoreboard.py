@@ -39,6 +39,8 @@ A line per table and figure, docleak's statements on it counted with the paper's
 | table or figure | confirmed | refuted | cannot tell |
 |---|---|---|---|
 """
+#: What a page's line on its machine says where a GPU computed some of it.
+GPU = r"an [AH]\d+ |--device cuda"
 #: Options that say how much of the same is computed, and where.
 HOW_MUCH = ("--rows", "--pages", "--until-decided", "--workers", "--device", "--out")
 HEAD = "| statement | on | n | measured | verdict | to decide |\n|---|---|---|---|---|---|\n"
@@ -78,8 +80,8 @@ def stored(folder: Path, recipe: str) -> list[dict[str, Any]]:
             at = ", ".join(filter(None, (scale, part)))
             page = file.with_suffix(".md")
             told = page.read_text(encoding="utf-8") if page.is_file() else ""
-            commit = re.search(r"^Machine: .*commit (\w+)$", told, re.MULTILINE)
-            named = {"at": at, "commit": commit[1] if commit else None}
+            machine = re.search(r"^Machine: (.*)commit (\w+)$", told, re.MULTILINE)
+            named = {"at": at, "commit": machine and machine[2], "gpu": bool(machine and re.search(GPU, machine[1]))}
             tables.append({**json.loads(file.read_text(encoding="utf-8")), **named})
     return tables
 

@@ -71,6 +71,7 @@ def test_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     twice = Estimate(0.1, -0.1, 0.3, 20, 20)  # twice as wide as it may be
     assert spent_on(table, said(twice)) == 2 * 6 * 20  # two rows, twenty documents each
     assert to_decide(table, said(twice)) == "about 80 documents, 12 min more"
+    assert to_decide({**table, "gpu": True}, said(twice)).endswith("12 min more on a GPU"), "elsewhere it takes days"
     assert to_decide(table, said(twice, verdict=CONFIRMED)) == ""
     assert to_decide(table, said(Estimate(0.0, -0.1, 0.1, 20, 20))) == EFFECTLESS
     assert to_decide(table, said(Estimate(0.2))) == "no interval, too few were counted"
