@@ -51,7 +51,8 @@ MEASURES = {
     ),
     MEMBERSHIP: Meaning(
         "Membership told", True,
-        "Share of the providers that the best attack is right about, less what saying the same of all would give.",
+        "Share of the providers that any attack is right about, less what saying the same of all would give, at most; "
+        "the interval holds for all attacks together.",
     ),
     MEMORY: Meaning(
         "Memorisation", True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -109,6 +109,34 @@ def test_no_all_clear_where_members_are_many_more_than_others() -> None:
     worse["membership"]["numbers"]["AZK"]["chance_s0"]["value"] = 0.7
     worse["membership"]["numbers"]["AZK"]["accuracy_s0"]["value"] = 0.6
     assert "the wrong way round" not in headline_of(worse), "right about more than half, though about fewer than 70 %"
+
+
+def test_no_attack_stands_for_another() -> None:
+    """The attack that was right oftenest, on few providers, hid what another surely tells, or what its few leave open;
+    and its own interval, chosen as the best of eight, was held against a rule."""
+
+    def beside(low: float, value: float, high: float, most: float = 0.7) -> dict[str, Any]:
+        clear = record(-0.01, 0.4, -0.1, most=most)
+        attacks = clear["membership"]["numbers"]
+        attacks["AZK"]["accuracy_s0"]["value"] = 0.6
+        number = {**attacks["AZK"]["accuracy_s0"], "value": value, "low": low, "high": high}
+        attacks["APK"] = {**attacks["AZK"], "accuracy_s0": number}
+        return clear
+
+    def gated(told: Mapping[str, Any]) -> Estimate:
+        (one,) = [one.estimate for one in measures_of(told) if one.what == MEMBERSHIP]
+        return one
+
+    assert severity_of(beside(0.45, 0.5, 0.55)) is Severity.NONE
+    surely = beside(0.53, 0.56, 0.59)
+    assert severity_of(surely) is Severity.PARTIAL and "APK" in " ".join(sentences(surely))
+    assert gated(surely).low == pytest.approx(0.0244, abs=1e-4)
+    few = beside(0.2, 0.55, 0.9)
+    assert severity_of(few) is Severity.UNTOLD and "right about 90 % of them" in headline_of(few)
+    assert gated(few).high is not None and gated(few).high > 0.4
+    chosen = beside(0.45, 0.5, 0.55)
+    chosen["membership"]["numbers"]["AZK"]["accuracy_s0"]["low"] = 0.505
+    assert gated(chosen).low < 0 < gated(chosen).value
 
 
 def test_no_all_clear_where_others_are_told_for_members() -> None:

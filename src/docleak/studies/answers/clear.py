@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from scipy.stats import norm
 
 from docleak.metrics.estimate import Estimate
-from docleak.studies.answers.record import Record, best_attack, best_score, numbers_in, surest_score
+from docleak.studies.answers.record import Record, attacks_in, best_attack, best_score, numbers_in, surest_score
 from docleak.studies.answers.whose import mistaken
 
 #: AUC from which documents are told apart severely, and so many others without which "nothing found" is not said: they
@@ -43,6 +44,13 @@ def sure_high(number: Estimate, record: Record) -> float:
     if number.value is None or number.high is None:
         return math.inf
     return number.value + _stretch(record) * (number.high - number.value)
+
+
+def together(share: Estimate, record: Record) -> Estimate:
+    """A share with the ends that hold of all numbers of providers at once."""
+    if share.low is None or share.high is None:
+        return share
+    return replace(share, low=max(0.0, sure_low(share, record)), high=min(1.0, sure_high(share, record)))
 
 
 def _stretch(record: Record) -> float:
@@ -139,18 +147,18 @@ def providers_not_excluded(record: Record) -> str:
             return (
                 f"so few documents do not exclude that {100 * gap.high:.0f} % of the {key.replace('_', ' ')}s are told"
             )
-    best = best_attack(record)
-    if best is not None and best.accuracy.high is not None and best.accuracy.high > CLEARLY:
-        return f"so few providers do not exclude an attack that is right about {100 * best.accuracy.high:.0f} % of them"
+    most = max((one.accuracy.high or 0.0 for one in attacks_in(record)), default=0.0)
+    if most > CLEARLY:
+        return f"so few providers do not exclude an attack that is right about {100 * most:.0f} % of them"
     return ""
 
 
 def _the_wrong_way(record: Record) -> bool:
     """Whether what would tell members tells others, beyond chance."""
-    best, gap = best_attack(record), numbers_in(record, "gap").get("", {})
+    gap = numbers_in(record, "gap").get("", {})
     side = "beyond" if "beyond_acc" in gap else "gap"
     answered = [gap[f"{side}_{of}"] for of in ("acc", "anls") if gap]
     answered += [of["gap_acc"] for of in numbers_in(record, "memorisation").values()]
-    return any(sure_high(one, record) < 0 for one in answered) or (
-        best is not None and sure_high(best.accuracy, record) < min(best.chance, 0.5)
+    return any(sure_high(one, record) < 0 for one in answered) or any(
+        sure_high(one.accuracy, record) < min(one.chance, 0.5) for one in attacks_in(record)
     )

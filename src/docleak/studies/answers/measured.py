@@ -29,10 +29,10 @@ from docleak.report.measure import (
     shift,
 )
 from docleak.report.severity import Severity
-from docleak.studies.answers.clear import lopsided, unsound, unsound_of_providers
+from docleak.studies.answers.clear import lopsided, together, unsound, unsound_of_providers
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED, CONFIDENCE, NO_GUESS
-from docleak.studies.answers.record import Record, best_attack, measured_in, not_measured, numbers_in
+from docleak.studies.answers.record import Record, attacks_in, measured_in, not_measured, numbers_in
 from docleak.studies.answers.verdict import fields_known, severity_of
 
 #: Measures of documents, and the rates of a score that they are the greatest of.
@@ -75,17 +75,19 @@ def _told(record: Record) -> dict[str, str]:
 def _membership(record: Record, name: str) -> list[Measure]:
     if "membership" not in record:
         return []
-    best = best_attack(record)
-    if best is None:
+    attacks = attacks_in(record)
+    if not attacks:
         why = next(iter(not_measured({"membership": record["membership"]}).values()), "no attack was made")
         return [Measure(MEMBERSHIP, name, Estimate(None, why=why.removesuffix(".")))]
-    beyond = shift(best.accuracy, -best.chance)
+    ranged = [one for one in attacks if one.accuracy.low is not None] or attacks
+    beyond = _greatest([shift(together(one.accuracy, record), -one.chance) for one in ranged], FEW)
+    lacking = ", ".join(one.name for one in attacks if one not in ranged)
     told = severity_of(record) in (Severity.PARTIAL, Severity.SEVERE) and not (beyond.low or 0) > 0
     doubts: tuple[str, ...] = (
         ("Answers, losses or values of the training tell members by another route.",) if told else ()
     )
-    doubts += _unsound(record) or _doubt(lopsided(record))
-    return [Measure(MEMBERSHIP, name, beyond if beyond.low is not None else replace(beyond, why=FEW), doubts)]
+    doubts += _unsound(record) or _doubt(lopsided(record)) or _doubt(f"{lacking}: {FEW}" if lacking else "")
+    return [Measure(MEMBERSHIP, name, beyond, doubts)]
 
 
 def _memory(record: Record, name: str) -> list[Measure]:
@@ -141,14 +143,14 @@ def _documents(record: Record, name: str) -> list[Measure]:
     return measures
 
 
-def _greatest(rates: Sequence[Estimate]) -> Estimate:
+def _greatest(rates: Sequence[Estimate], few: str = "too few documents for an interval") -> Estimate:
     """The greatest of rates whose intervals hold together; no value where one of them has none."""
     ends = [[getattr(one, end) for one in rates] for end in ("value", "low", "high")]
     if not rates or None in ends[0]:
         why = next((one.why for one in rates if one.value is None), "")
         return Estimate(None, of="documents", why=why or "no score was made")
     value, low, high = (None if None in of else max(of) for of in ends)
-    why = "" if low is not None else "too few documents for an interval"
+    why = "" if low is not None else few
     return replace(rates[0], value=value, low=low, high=high, why=why)
 
 

@@ -43,9 +43,14 @@ def surest_score(record: Record) -> tuple[str, float]:
 
 
 def best_attack(record: Record) -> Attacked | None:
-    """The attack with the highest accuracy, if one could be measured."""
-    measured = [one for one in _attacks(record) if one.accuracy.value is not None]
-    return max(measured, key=lambda one: one.accuracy.value or 0, default=None)
+    """The attack whose accuracy has the highest lower end beyond chance, if one could be measured."""
+    measured = attacks_in(record)
+    return max(measured, key=lambda one: ((one.accuracy.low or 0) - one.chance, one.accuracy.value or 0), default=None)
+
+
+def attacks_in(record: Record) -> list[Attacked]:
+    """The attacks that could be measured."""
+    return [one for one in _attacks(record) if one.accuracy.value is not None]
 
 
 def _attacks(record: Record) -> list[Attacked]:

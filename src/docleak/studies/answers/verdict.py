@@ -18,6 +18,7 @@ from docleak.studies.answers.clear import (
 )
 from docleak.studies.answers.record import (
     Record,
+    attacks_in,
     best_attack,
     best_score,
     measured_in,
@@ -131,10 +132,10 @@ def sentences(record: Record) -> list[str]:
 
 def _tells_members(record: Record) -> bool:
     """Whether an attack, the gap between answers or the measured epsilon tells members from others."""
-    best, gap = best_attack(record), numbers_in(record, "gap").get("", {})
+    gap = numbers_in(record, "gap").get("", {})
     side = "beyond" if "beyond_acc" in gap else "gap"
     better = any(sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if gap)
-    beyond = best is not None and sure_low(best.accuracy, record) > best.chance
+    beyond = any(sure_low(one.accuracy, record) > one.chance for one in attacks_in(record))
     return beyond or better or (measured_in(record) or 0) > 0
 
 
