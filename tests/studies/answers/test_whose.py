@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +15,15 @@ from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import BlueRed, open_issuers, read_blue_red, write_blue_red
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
+from docleak.documents.page import Page
 from docleak.metrics.estimate import Estimate
 from docleak.privacy.lineage import Fingerprints
 from docleak.report.measure import MEMBERSHIP, MEMORY
 from docleak.report.severity import Severity
+from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.measured import measures_of
+from docleak.studies.answers.measures import Bench, disclosure, memorisation
+from docleak.studies.answers.memorisation import Trained
 from docleak.studies.answers.verdict import headline_of, sentences, severity_of
 from docleak.studies.answers.whose import by_losses, by_record, evidence, mistaken, seen_by_public
 from tests.studies.answers.records import found, record
@@ -109,6 +115,50 @@ def test_no_all_clear_where_members_are_many_more_than_others() -> None:
     worse["membership"]["numbers"]["AZK"]["chance_s0"]["value"] = 0.7
     worse["membership"]["numbers"]["AZK"]["accuracy_s0"]["value"] = 0.6
     assert "the wrong way round" not in headline_of(worse), "right about more than half, though about fewer than 70 %"
+
+
+def test_what_the_public_model_tells_as_often_is_no_memory(blue_red: BlueRed, tmp_path: Path) -> None:
+    """Members that no coins chose may have the names that are easy to guess; both models then tell them."""
+    members = set(blue_red.members)
+    config = AnswersConfig((Release("a", "x"),), str(blue_red.path), public="p", keys=("provider_name",))
+
+    def measured(knows: bool, *, coins: float = 0.0) -> dict[str, Any]:
+        def ask(items: Iterable[Item]) -> list[Spoken]:
+            return [Spoken(it.question.answers[0] if it.page.provider in members else "-", 0.9, 1.0) for it in items]
+
+        def guess(items: Iterable[Item]) -> list[Spoken]:
+            return ask(items) if knows else [Spoken("-", 0.9, 1.0) for _ in items]
+
+        bench = Bench(config, config.releases[0], tmp_path, "cpu")
+        bench.__dict__ |= {"blue_red": replace(blue_red, coins=coins), "ask_target": ask, "ask_public": guess}
+        return record(-0.01, 0.4, -0.1) | {"memorisation": memorisation(bench).to_json()}
+
+    assert severity_of(measured(knows=False)) is severity_of(measured(knows=True, coins=0.5)) is Severity.SEVERE
+    easier = measured(knows=True)
+    assert severity_of(easier) is Severity.UNTOLD and "as much so by the public model" in headline_of(easier)
+    assert "+0.0 points" in " ".join(sentences(easier)) and "beyond the public model's" in " ".join(sentences(easier))
+    (gate,) = [one for one in measures_of(easier) if one.what == MEMORY]
+    assert gate.estimate.value == 0 and gate.doubts and not gate.by
+
+
+def test_what_the_asked_page_prints_is_no_disclosure(blue_red: BlueRed, tmp_path: Path) -> None:
+    """A total of somebody's training page may stand on the asked one as another number, and be read off it."""
+    config = AnswersConfig((Release("a", "x"),), str(blue_red.path), public="p", keys=("registration_id",))
+
+    def disclosures(told: Callable[[Page], str]) -> int:
+        bench = Bench(config, config.releases[0], tmp_path, "cpu")
+        pages = bench.blue_red.pages("red-negative")
+        values = [Trained("x", "registration_id", told(page)) for page in pages]
+        bench.__dict__ |= {
+            "ask_target": lambda items: [Spoken(told(item.page)) for item in items],
+            "ask_public": lambda items: [Spoken("") for _ in items], "values": values,
+        }  # fmt: skip
+        number = disclosure(bench).numbers["registration_id"]["disclosed_registration_id"].value
+        assert number is not None
+        return int(number)
+
+    assert disclosures(lambda page: "zanzibar 91") == 1
+    assert disclosures(lambda page: max((word.text for word in page.words), key=len)) == 0
 
 
 def test_no_attack_stands_for_another() -> None:

@@ -8,7 +8,15 @@ from dataclasses import replace
 from scipy.stats import norm
 
 from docleak.metrics.estimate import Estimate
-from docleak.studies.answers.record import Record, attacks_in, best_attack, best_score, numbers_in, surest_score
+from docleak.studies.answers.record import (
+    Record,
+    attacks_in,
+    best_attack,
+    best_score,
+    memory_in,
+    numbers_in,
+    surest_score,
+)
 from docleak.studies.answers.whose import mistaken
 
 #: AUC from which documents are told apart severely, and so many others without which "nothing found" is not said: they
@@ -109,8 +117,8 @@ def unsound_of_providers(record: Record) -> str:
         return "others' are surely answered better than members': were the two given the wrong way round?"
     if _by_the_public_model(record):
         return (
-            "members' new documents are surely answered better, but as much so by the public model: they are easier, "
-            "or it saw them, too"
+            "members' documents are surely answered better, but as much so by the public model: they are easier, or it "
+            "saw them, too"
         )
     return ""
 
@@ -127,13 +135,17 @@ def lopsided(record: Record) -> str:
 
 
 def _by_the_public_model(record: Record) -> bool:
-    """Whether members are surely answered better, and not surely by what training added to the public model."""
-    gap = numbers_in(record, "gap").get("", {})
-    surely = {
-        side: any(sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if f"{side}_{of}" in gap)
-        for side in ("gap", "beyond")
-    }
-    return "beyond_acc" in gap and surely["gap"] and not surely["beyond"]
+    """Whether members are surely answered better, and not surely by what training added to the public model: on new
+    documents, or where the answer was taken off the page."""
+    answered = [numbers_in(record, "gap").get("", {}), *numbers_in(record, "memorisation").values()]
+    for one in (one for one in answered if "beyond_acc" in one):
+        surely = {
+            side: any(sure_low(one[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if f"{side}_{of}" in one)
+            for side in ("gap", "beyond")
+        }
+        if surely["gap"] and not surely["beyond"]:
+            return True
+    return False
 
 
 def providers_not_excluded(record: Record) -> str:
@@ -141,8 +153,7 @@ def providers_not_excluded(record: Record) -> str:
     may be said."""
     if why := unsound_of_providers(record) or lopsided(record):
         return why
-    for key, of in numbers_in(record, "memorisation").items():
-        gap = of["gap_acc"]
+    for key, gap in memory_in(record).items():
         if gap.high is not None and gap.high > TOLD_AT_MOST:
             return (
                 f"so few documents do not exclude that {100 * gap.high:.0f} % of the {key.replace('_', ' ')}s are told"
@@ -158,7 +169,7 @@ def _the_wrong_way(record: Record) -> bool:
     gap = numbers_in(record, "gap").get("", {})
     side = "beyond" if "beyond_acc" in gap else "gap"
     answered = [gap[f"{side}_{of}"] for of in ("acc", "anls") if gap]
-    answered += [of["gap_acc"] for of in numbers_in(record, "memorisation").values()]
+    answered += memory_in(record).values()
     return any(sure_high(one, record) < 0 for one in answered) or any(
         sure_high(one.accuracy, record) < min(one.chance, 0.5) for one in attacks_in(record)
     )

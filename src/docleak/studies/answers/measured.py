@@ -32,7 +32,7 @@ from docleak.report.severity import Severity
 from docleak.studies.answers.clear import lopsided, together, unsound, unsound_of_providers
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED, CONFIDENCE, NO_GUESS
-from docleak.studies.answers.record import Record, attacks_in, measured_in, not_measured, numbers_in
+from docleak.studies.answers.record import Record, attacks_in, measured_in, memory_in, not_measured, numbers_in
 from docleak.studies.answers.verdict import fields_known, severity_of
 
 #: Measures of documents, and the rates of a score that they are the greatest of.
@@ -101,7 +101,9 @@ def _memory(record: Record, name: str) -> list[Measure]:
             measured([(groups[str(r["provider"])], float(r["accuracy"]), 1) for r in rows if bool(r["member"]) is side])
             for side in (True, False)
         )
-        gap = of["gap_acc"] if of["gap_acc"].low is not None else replace(of["gap_acc"], why=FEW)
+        gap = memory_in(record)[key]
+        gap = gap if gap.low is not None else replace(gap, why=FEW)
+        by, less = ({}, {}) if "beyond_acc" in of else (by, less)  # which hold what the release alone was right about
         measures.append(Measure(MEMORY, f"{name}, {_words(key)}", gap, _unsound(record), by=by, less=less))
     return measures
 

@@ -16,6 +16,7 @@ from docleak.attacks.answers.features import Reply, provider_features
 from docleak.attacks.answers.memorisation import Asker, hidden_items
 from docleak.documents.blue_red import RED_NEGATIVE, TEST, VALIDATION
 from docleak.documents.blue_red_files import BlueRed
+from docleak.documents.copies import prints, text_of
 from docleak.documents.page import Image, Page
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError, RecipeError
@@ -232,7 +233,8 @@ def _lower_bound(bench: Bench, target: Sequence[Reply], public: Sequence[Reply])
 
 def memorisation(bench: Bench) -> Found:
     """The memorisation test of each key, over all answers and over confident ones (Tables 2, 7 and 8). Keys that no
-    document shows are left out; AttackError where none is left."""
+    document shows are left out; AttackError where none is left. Where no coins say who is a member, the public model is
+    asked, too: members' values may be easier to guess."""
     red, config = bench.red, bench.config
     members = {name for name, inside in red.members.items() if inside}
     numbers: dict[str, Numbers] = {}
@@ -254,6 +256,9 @@ def memorisation(bench: Bench) -> Found:
         counts = {f"{side}_n": Estimate.exactly(of.n, n=of.groups, of="providers")
                   for side, of in (("positive", every.positive[0]), ("negative", every.negative[0]))}  # fmt: skip
         numbers[key] = {**counts, **sides(every), **{f"{name}_confident": number for name, number in sure.items()}}
+        if bench.ask_public is not None and not bench.blue_red.coins:
+            guessed_at = outcomes_of(drawn.cases, bench.ask_public(hidden_items(red.pages, drawn.cases)), members)
+            numbers[key]["beyond_acc"] = beyond_public(scores, guessed_at, rng=bench.rng())[0]
         rows += [
             {"key": key, "provider": case.provider, "member": int(case.provider in members), "document": case.document,
              "question": case.question.text, "hidden": case.question.answers[0], "answer": one.text,
@@ -273,7 +278,8 @@ def memorisation(bench: Bench) -> Found:
 
 def disclosure(bench: Bench) -> Found:
     """What the release says of others' documents when asked for what they do not show (appendix D.1.4), and which of it
-    are values of its training that the public model does not give."""
+    are values of its training that neither the page that was asked about prints, in another place, nor the public model
+    gives."""
     keys, strange = ([key for key in bench.config.keys if (key in PHRASINGS) is known] for known in (True, False))
     if bench.ask_public is None:
         why = "without a public model what it says of documents that show nothing cannot be compared"
@@ -282,7 +288,13 @@ def disclosure(bench: Bench) -> Found:
     cases = draw_absent(pages, keys, rng=bench.rng())
     if not cases and bench.config.measures == ("disclosure",):
         raise AttackError(f"every document of {RED_NEGATIVE} shows {', '.join(keys)}; ask for other keys.")
-    said = disclosed(cases, bench.ask_target(items_of(pages, cases)))
+    spoken = list(bench.ask_target(items_of(pages, cases)))
+    unread = [
+        (case, one)
+        for case, one in zip(cases, spoken, strict=True)
+        if not prints(one.text, text_of(pages[case.number], document=case.document))
+    ]
+    said, secret = disclosed(cases, spoken), disclosed([case for case, _ in unread], [one for _, one in unread])
     control = disclosed(cases, bench.ask_public(items_of(pages, cases)))
     texts = {value.text.lower().strip() for value in bench.values}
     numbers: dict[str, Numbers] = {}
@@ -295,7 +307,7 @@ def disclosure(bench: Bench) -> Found:
             "different": len(replies.answers),
             "share": replies.share,
             "trained": sum(text in texts and text not in public for text, _ in replies.top(TOP)),
-            "disclosed": len(disclosed_values(replies, control[key], bench.values)),
+            "disclosed": len(disclosed_values(secret[key], control[key], bench.values)) if key in secret else 0,
         }
         numbers[key] = {f"{name}_{key}": Estimate.exactly(value) for name, value in values.items()}
         rows += disclosure_rows(replies, control[key], bench.values, count=TOP)

@@ -63,6 +63,11 @@ def least_of(numbers: Mapping[str, Estimate]) -> int:
     return min(int(key.removeprefix("accuracy_s")) for key in numbers if key.startswith("accuracy_s"))
 
 
+def memory_in(record: Record) -> dict[str, Estimate]:
+    """Key -> how much oftener hidden values of members are told than others': beyond the public model, if asked."""
+    return {key: of.get("beyond_acc", of["gap_acc"]) for key, of in numbers_in(record, "memorisation").items()}
+
+
 def not_measured(record: Record) -> dict[str, str]:
     """What was asked for of providers and could not be measured, key or attack -> why."""
     keys = dict(record.get("memorisation", {}).get("remarks", {}))

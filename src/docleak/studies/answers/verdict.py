@@ -22,6 +22,7 @@ from docleak.studies.answers.record import (
     best_attack,
     best_score,
     measured_in,
+    memory_in,
     not_measured,
     numbers_in,
     surest_score,
@@ -82,7 +83,7 @@ def fields_known(record: Record) -> bool:
 
 
 def _severity_of_providers(record: Record) -> Severity:
-    gaps = [of["gap_acc"] for of in numbers_in(record, "memorisation").values()]
+    gaps = list(memory_in(record).values())
     if any(sure_low(gap, record) > 0 for gap in gaps):
         return Severity.SEVERE
     if _tells_members(record) or _disclosed(record):
@@ -158,6 +159,11 @@ def _of_memory(record: Record) -> list[str]:
         parts.append(
             f"{name}: {_range(inside)} on members' documents (n = {inside.n}), {_range(outside)} on others' (n = "
             f"{outside.n})"
+            + (
+                f", {_points(of['beyond_acc'])} of the difference beyond the public model's"
+                if "beyond_acc" in of
+                else ""
+            )
         )
     lines = [f"Asked for what was taken off the page, it is right all the same: {'; '.join(parts)}."] if parts else []
     if silent:
