@@ -390,6 +390,16 @@ def test_a_page_made_in_python_whose_private_value_is_empty_is_refused(
         models.audited_pages("layoutlmv3-start", "cpu", replace(small_config, models=("layoutlmv3-start",), seed=77))
 
 
+def test_copies_of_a_page_are_one_document(small_config: GradientConfig, tmp_path: Path) -> None:
+    """Under names of their own they were two documents to every interval."""
+    one, other = small_page("42"), small_page("17")
+    pages = [replace(one, name="a"), replace(other, name="b", document="d"), *(replace(one, name=n) for n in "ce")]
+    save(pages, tmp_path / "copies")
+    config = replace(small_config, models=("layoutlmv3-start",), documents=str(tmp_path / "copies"), pages=4)
+    attacked = models.audited_pages("layoutlmv3-start", "cpu", config)
+    assert [page.document or page.name for page in attacked] == ["a", "d", "a", "a"]
+
+
 def test_two_different_pages_of_one_name_are_refused(small_config: GradientConfig, tmp_path: Path) -> None:
     """They would be counted as one; one picture with two lines is one page."""
     one, other = small_page("42"), replace(small_page("17"), name=small_page("42").name)

@@ -14,6 +14,7 @@ import numpy as np
 
 from docleak.attacks.answers.asking import Item, Spoken
 from docleak.attacks.answers.memorisation import Case, answers_to
+from docleak.documents.copies import prints, text_of
 from docleak.documents.page import Page, Question
 from docleak.documents.pages import gathered
 from docleak.documents.phrasings import PHRASINGS
@@ -99,6 +100,18 @@ def disclosed(cases: Sequence[Case], spoken: Sequence[Spoken]) -> dict[str, Disc
         ordered = tuple(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
         answers[key] = Disclosed(key, len(texts), len(texts) - counts.total(), ordered)
     return answers
+
+
+def unread(
+    cases: Sequence[Case], spoken: Sequence[Spoken], pages: Sequence[Page]
+) -> tuple[list[Case], list[Spoken]]:  # fmt: skip
+    """The cases, and their answers, that the page which was asked about does not print."""
+    pairs = [
+        (case, said)
+        for case, said in zip(cases, spoken, strict=True)
+        if not prints(said.text, text_of(pages[case.number], document=case.document))
+    ]
+    return [case for case, _ in pairs], [said for _, said in pairs]
 
 
 def _without(pages: Sequence[Page], key: str) -> dict[str, list[tuple[str, int]]]:

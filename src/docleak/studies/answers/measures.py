@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from docleak.attacks.answers.asking import AnswersView
-from docleak.attacks.answers.disclosure import disclosed, draw_absent, items_of
+from docleak.attacks.answers.disclosure import disclosed, draw_absent, items_of, unread
 from docleak.attacks.answers.features import Reply, provider_features
 from docleak.attacks.answers.memorisation import Asker, hidden_items
 from docleak.documents.blue_red import RED_NEGATIVE, TEST, VALIDATION
 from docleak.documents.blue_red_files import BlueRed
-from docleak.documents.copies import prints, text_of
 from docleak.documents.page import Image, Page
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError, RecipeError
@@ -289,12 +288,7 @@ def disclosure(bench: Bench) -> Found:
     if not cases and bench.config.measures == ("disclosure",):
         raise AttackError(f"every document of {RED_NEGATIVE} shows {', '.join(keys)}; ask for other keys.")
     spoken = list(bench.ask_target(items_of(pages, cases)))
-    unread = [
-        (case, one)
-        for case, one in zip(cases, spoken, strict=True)
-        if not prints(one.text, text_of(pages[case.number], document=case.document))
-    ]
-    said, secret = disclosed(cases, spoken), disclosed([case for case, _ in unread], [one for _, one in unread])
+    said, secret = disclosed(cases, spoken), disclosed(*unread(cases, spoken, pages))
     control = disclosed(cases, bench.ask_public(items_of(pages, cases)))
     texts = {value.text.lower().strip() for value in bench.values}
     numbers: dict[str, Numbers] = {}

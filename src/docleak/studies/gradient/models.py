@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import sha256
 from itertools import islice
 
 import numpy as np
@@ -222,8 +223,9 @@ def said_of_training(config: GradientConfig) -> str:
 
 def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Page, ...]:
     """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer.
-    DocumentError for two different ones of one name, which would be counted as one, and for a private field with a
-    place and no value, which whatever is read would hold."""
+    Copies of a picture are of one document: an interval would count them as several. DocumentError for two different
+    ones of one name, which would be counted as one, and for a private field with a place and no value, which whatever
+    is read would hold."""
     return _pages(source, device, config, stamps(source, config.documents))
 
 
@@ -253,7 +255,10 @@ def _pages(source: str, device: str, config: GradientConfig, files: Stamps) -> t
                 f"{config.documents!r} has two different pages of the name {page.name!r}; expected a name of its own "
                 "for each, by which an audit counts them. Give them different names ('name' in pages.jsonl)."
             )
-    return tuple(pages)
+    first: dict[bytes, Page] = {}
+    alike = [first.setdefault(sha256(page.image.tobytes()).digest(), page) for page in pages]
+    both = zip(pages, alike, strict=True)
+    return tuple(page if page is one else replace(page, document=one.document or one.name) for page, one in both)
 
 
 def require_pages(config: GradientConfig, device: str) -> None:
