@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,20 @@ def test_the_papers_tables_are_all_there() -> None:
         "gi-dqa/section5",
         "mmgia/figure3a",
     } <= set(list_recipes())
+
+
+#: What options of ``docleak reproduce`` replace (evaluations, pages, providers, networks), as notes name it.
+REPLACED = re.compile(
+    r"\d[\d,]* (?:evaluations|synthetic |providers (?:of|with)|pages, )|on \d+ receipts|[Ss]mall networks|"
+    "three sets are|^Tiny Donut at"
+)
+SAID = re.compile("otherwise|--[a-z]")
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_a_note_says_that_options_replace_what_it_names(name: str) -> None:
+    sentences = re.split(r"(?<=[.]) ", find_recipe(name).note)
+    assert [one for one in sentences if REPLACED.search(one) and not SAID.search(one)] == []
 
 
 #: Recipes that compare attacks or budgets, so that not every row is the paper's.
