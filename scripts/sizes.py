@@ -22,7 +22,8 @@ column differs from another in size alone. Between tiny and base differ the init
 too, and, as the pages of the tables say, gradient evaluations (GI-DQA: 150 and 60; MMGIA's table 3: 400 and 60), pages
 (receipts in two of GI-DQA's columns), pairs and pictures (MMGIA: 20 or 60 of NLVR at 64 x 16, 4 scenes at 32 x 32, with
 another network for pictures) and training (PFL-DocVQA: five to ten rounds of whole epochs, and one training or ten
-rounds of a step). The printed numbers are of pretrained networks, other data and the paper's budget.
+rounds of a step). The printed numbers are of other data and the paper's budget, CDMI's and PFL-DocVQA's of pretrained
+networks; GI-DQA and MMGIA do not say of which.
 
 **The same at both sizes**, and so no matter of a tiny network alone:
 

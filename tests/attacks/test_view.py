@@ -135,7 +135,8 @@ def test_the_sentences_say_what_is_known(small: Any) -> None:
     text = " ".join(blind.sentences())
     assert "no question (as many random tokens instead) and no answer (as many random tokens instead)" in text
     words = [Encoded({}, words_seen=(0, 1))]
-    assert any("taken as known" in s for s in Knowledge(known.template, known.private, words).sentences())
+    (said,) = (s for s in Knowledge(known.template, known.private, words).sentences() if "taken as known" in s)
+    assert "paper" not in said, "of words and boxes it says nothing"
     hidden = Knowledge(known.template, known.private, words, words_known=False)
     assert any("no OCR words" in s for s in hidden.sentences())
 

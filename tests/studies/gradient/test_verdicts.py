@@ -414,6 +414,7 @@ def test_of_several_attacks_the_one_that_takes_no_text_is_told_apart(make_run: M
             run.write_unit(record["unit"], {**record, "attack": "closed-form", "finding": finding}, {})
     card = only(run, tmp_path)["card"]
     assert "the attacks on the picture were given them, closed-form aside" in card
+    assert "as in the paper" not in card, "of words it says nothing"
     assert "with the OCR words given" in card, "the closed form read none of what gi-dqa did"
 
 

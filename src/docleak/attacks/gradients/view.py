@@ -122,7 +122,7 @@ class Knowledge:
         lines = ["the blank template of the page, and where its private fields are", f"{known} and {answer}"]
         if self.inputs and self.inputs[0].words_seen:
             lines.append(
-                "the OCR words and boxes that the model reads beside the picture (taken as known, as in the paper)"
+                "the OCR words and boxes that the model reads beside the picture (taken as known)"
                 if self.words_known
                 else "no OCR words of the private fields (placeholders instead)"
             )

@@ -225,8 +225,8 @@ def _text_known(config: GradientConfig, tagging: Collection[bool]) -> list[str]:
     return [
         *([f"of a model that tags words, which is asked nothing, {tags}"] if any(tagging) else []),
         *([] if all(tagging) else asked),
-        "for models that read OCR words beside the picture (LayoutLMv3): those words and boxes, as in the paper; "
-        "there the attack shows what the picture alone gives away",
+        "for models that read OCR words beside the picture (LayoutLMv3): those words and boxes; there the attack shows "
+        "what the picture alone gives away",
     ]
 
 

@@ -212,13 +212,13 @@ def _of_given(model: ModelResult) -> list[str]:
     aside = f", {' and '.join(alone)} aside" if alone else ""
     if any(map(words_given, records)):
         return [
-            f"This model takes OCR words beside the picture, and the attacks on the picture were given them{aside}, as "
-            "in the paper: the picture's count shows what the picture's part of the gradient alone gives away."
+            "This model takes OCR words beside the picture, and the attacks on the picture were given "
+            f"them{aside}: the picture's count shows what the picture's part of the gradient alone gives away."
         ]
     if any(map(answer_given, records)):
         return [
-            f"The attacks on the picture were given question and answer{aside}, as in the paper. That the answer was "
-            "given is no finding; that another route reads it without having it is."
+            f"The attacks on the picture were given question and answer{aside}, as in the paper's tables. That the "
+            "answer was given is no finding; that another route reads it without having it is."
         ]
     return []
 
