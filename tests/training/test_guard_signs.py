@@ -51,6 +51,20 @@ def test_an_honest_step_passes_and_bins_zeros_leaps_and_additions_do_not() -> No
     assert not inspect(adapters).refused  # they begin so
 
 
+def test_what_is_next_to_nothing_is_silenced_as_what_is_nothing() -> None:
+    """Attention scaled to 1e-12 let a server's traps read three times as many tokens, and passed a first round; a small
+    matrix passed beside the last model, too, and so did norms that are zeros in a first round."""
+    last = weights(network())
+    usual = {**last, "1.weight": torch.ones(WIDTH), "1.bias": torch.zeros(WIDTH), "4.weight": 0.5 * last["2.weight"]}
+    assert not inspect(usual).refused and not inspect(usual, usual).refused
+    only(inspect({**usual, "4.weight": 1e-12 * last["2.weight"]}), "all zeros, or next to it, in 1 of its tensors")
+    only(inspect({**usual, "4.weight": 1e-12 * last["2.weight"]}, usual), "next to it, in 1 of its tensors, first 4.w")
+    only(inspect({**usual, "1.weight": torch.zeros(WIDTH)}), "first 1.weight")
+    begun = {**last, "layers.0.norm.weight": torch.zeros(WIDTH), "layers.1.norm.weight": torch.zeros(WIDTH)}
+    assert not inspect(begun).refused, "Gemma's norms, to which 1 is added, begin so"
+    only(inspect({**begun, "layers.1.norm.weight": torch.ones(WIDTH)}), "first layers.0.norm.weight")
+
+
 def test_what_comes_out_as_no_number_is_no_all_clear() -> None:
     last = weights(network())
     broken = {**last, "0.weight": last["0.weight"].clone()}

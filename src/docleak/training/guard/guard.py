@@ -21,9 +21,11 @@ from docleak.training.guard.signs import Sign, Weights
 WORDS = {
     "flat": "{value:.0%} of {where} is two directions (at most {limit:.0%}): its rows are bins of one measurement",
     "loud": "the rows of {where} have length {value:.3g} (at most {limit:g})",
-    "silent": "all zeros in {value:.0f} of its tensors, first {where}: what they would pass on is silenced",
+    "silent": "all zeros, or next to it, in {value:.0f} of its tensors, first {where}: what they would pass on is "
+    "silenced",
     "infinite": "numbers that are not finite in {value:.0f} of its tensors, first {where}",
-    "leap": "{where} moved by {value:.3g} of its own size since the last model (at most {limit:g})",
+    "leap": "{where} moved by {value:.3g} of its own size, or the usual one if larger, since the last model (at most "
+    "{limit:g})",
     "bare": "{value:.0f} different inputs of {where} would come back as they are (at most {limit:g})",
 }
 #: The same of a sign that came out as no number.

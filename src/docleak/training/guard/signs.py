@@ -1,14 +1,16 @@
 """Signs of a manipulated model: in its weights, beside the last ones, and in what a gradient of it would give away.
 
 ``flat`` and ``loud`` look at single matrices: rows that are all one direction, or far too long. ``silent`` counts
-matrices of zeros, ``leap`` measures how far a tensor moved since the last model, in units of itself. ``bare`` is the
-sign that matters: how many different inputs of a layer come back as they are, as a row of the layer's gradient or as
-the difference of two neighbouring rows. The silo knows its inputs, so it can count them; nobody else can.
+matrices and gains of layer norms that are zeros or next to it, ``leap`` measures how far a tensor moved since the last
+model, in units of itself or of the model's usual tensor, whichever is larger. ``bare`` is the sign that matters: how
+many different inputs of a layer come back as they are, as a row of the layer's gradient or as the difference of two
+neighbouring rows. The silo knows its inputs, so it can count them; nobody else can.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +30,8 @@ LEAST_SIDE = 16
 TABLES = ("embed", "shared", "position", "relative", "spatial")
 #: Which place of a table each pair of patches looks up (Swin, BEiT): whole numbers, two directions by their making.
 PLACES = "relative_position_index"
+#: What is this small beside what is usual in the model, or beside what it was, passes nothing on.
+NOTHING = 1e-4
 #: Of adapters, zero where a training begins.
 BEGINS_AT_ZERO = ("lora_B", "lora_embedding_A")
 #: A row is an input from this cosine on; inputs nearer than the second one to one another count once.
@@ -66,7 +70,8 @@ def _of_places(name: str, value: Tensor | NDArray[Any]) -> bool:
 
 def of_weights(asked: Weights) -> list[Sign]:
     """``flat``, ``loud``, ``silent`` and ``infinite`` of a model by itself."""
-    flat, loud, silent, infinite = Sign("flat", 0.0), Sign("loud", 0.0), [], []
+    flat, loud, infinite = Sign("flat", 0.0), Sign("loud", 0.0), []
+    sizes: dict[str, float] = {}
     for name, value in asked.items():
         matrix = _matrix(value)
         if not bool(torch.isfinite(matrix).all()):
@@ -74,17 +79,31 @@ def of_weights(asked: Weights) -> list[Sign]:
             continue
         if value.ndim < 2 or min(matrix.shape) < LEAST_SIDE or _of_places(name, value):
             continue
-        size = float(matrix.square().sum())
+        size, sizes[name] = float(matrix.square().sum()), _rms(matrix)
         if size == 0.0:
-            silent += [] if any(part in name for part in BEGINS_AT_ZERO) else [name]
             continue
         flat = max(flat, Sign("flat", _two_directions(matrix) / size, name), key=_by_value)
         if not any(part in name.lower() for part in TABLES):
             loud = max(loud, Sign("loud", float(matrix.norm(dim=1).median()), name), key=_by_value)
+    usual = float(np.median([size for size in sizes.values() if size] or [0.0]))
+    silent = [name for name, size in sizes.items() if size <= NOTHING * usual]
+    silent = [name for name in silent if not any(part in name for part in BEGINS_AT_ZERO)] + _norms(asked)
     return [
         flat, loud, Sign("silent", len(silent), silent[0] if silent else ""),
         Sign("infinite", len(infinite), infinite[0] if infinite else ""),
     ]  # fmt: skip
+
+
+def _norms(asked: Weights) -> list[str]:
+    """Layer norms' gains that pass nothing on. Of norms without a bias only those beside others of their name that do:
+    Gemma's begin at zero, for 1 is added to them."""
+    gains = {name: _rms(_matrix(value)) for name, value in asked.items()
+             if value.ndim == 1 and len(value) >= LEAST_SIDE and name.endswith(".weight")}  # fmt: skip
+    most: dict[str, float] = {}
+    for name, size in gains.items():
+        kind = re.sub(r"\d+", "", name)
+        most[kind] = max(most.get(kind, 0.0), size, float(f"{name.removesuffix('weight')}bias" in asked))
+    return [name for name, size in gains.items() if size < NOTHING * most[re.sub(r"\d+", "", name)]]
 
 
 def since(asked: Weights, last: Weights) -> list[Sign]:
@@ -96,7 +115,7 @@ def since(asked: Weights, last: Weights) -> list[Sign]:
     leap, silent = Sign("leap", 0.0), []
     for name, (now, before) in pairs.items():
         leap = max(leap, Sign("leap", _rms(now - before) / max(_rms(before), usual, 1e-12), name), key=_by_value)
-        if before.any() and not now.any():
+        if before.any() and _rms(now) <= NOTHING * _rms(before):
             silent.append(name)
     return [leap, Sign("silent", len(silent), silent[0] if silent else "")]
 
