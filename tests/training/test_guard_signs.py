@@ -90,6 +90,8 @@ def test_bare_counts_the_inputs_that_a_gradient_shows_as_they_are() -> None:
     assert bare(inputs, cumulative) == 39 or bare(inputs, cumulative) == 40
     assert bare(inputs[:1].expand(40, -1), alone) <= 1  # the same input counts once
     assert bare(inputs[:4], alone[:4]) == 0  # too few to say anything
+    wide = torch.cat([torch.randn(40, 2200, dtype=torch.float64), alone], 1)
+    assert bare(inputs, wide) == 12, "rows behind the first 2,048 were not looked at: real layers have 3,072 and more"
 
 
 def test_a_gradient_is_tried_without_leaving_anything_behind() -> None:

@@ -36,7 +36,7 @@ NOTHING = 1e-4
 BEGINS_AT_ZERO = ("lora_B", "lora_embedding_A")
 #: A row is an input from this cosine on; inputs nearer than the second one to one another count once.
 SAME, ALIKE = 0.999, 0.95
-#: Inputs and rows of a layer that are compared at most.
+#: Inputs of a layer that are compared at most, and rows at a time.
 MOST_COMPARED = 1024
 
 
@@ -159,7 +159,6 @@ def of_gradient(module: nn.Module, loss: Callable[[], Tensor]) -> Sign:
 def bare(inputs: Tensor, slopes: Tensor) -> int:
     """How many of a layer's ``inputs`` (T, d) its weight's gradient ``slopes`` (T, k)ᵀ inputs shows, each alone."""
     rows = slopes.T.double() @ inputs.double()  # (k, d)
-    rows = rows[: 2 * MOST_COMPARED]
     known = inputs.double()
     known = known[known.norm(dim=1) > 1e-9 * known.norm(dim=1).max().clamp_min(1e-300)]
     if len(known) < LEAST_SIDE:
@@ -172,8 +171,9 @@ def bare(inputs: Tensor, slopes: Tensor) -> int:
         there = candidates[sizes > 1e-6 * sizes.max().clamp_min(1e-300)]
         if not len(there):
             continue
-        cosine, which = (there / there.norm(dim=1, keepdim=True) @ known.T).abs().max(1)
-        shown = known[which[cosine > SAME].unique()]
+        there = there / there.norm(dim=1, keepdim=True)
+        nearest = [(some @ known.T).abs().max(1) for some in there.split(MOST_COMPARED)]
+        shown = known[torch.cat([which[cosine > SAME] for cosine, which in nearest]).unique()]
         alike = (shown @ shown.T).abs() > ALIKE
         most = max(most, int((alike.triu(1).sum(0) == 0).sum()))
     return most
