@@ -6,7 +6,8 @@ import copy
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file, save_model
-from transformers import AutoTokenizer, LayoutLMv3ForQuestionAnswering, Trainer, TrainingArguments
+from transformers import AutoTokenizer, LayoutLMv3ForQuestionAnswering, Trainer, TrainerCallback, TrainingArguments
 
 import docleak
 from docleak.documents.folder import save
@@ -65,9 +66,10 @@ def network(folder: Path) -> Any:
 
 
 def trained_by_trainer(
-    folder: Path, out: Path, model: Any, resume: str | None = None, **settings: Any
-) -> docleak.TrainerTap:
-    """An epoch of transformers' Trainer with its own defaults but dropout."""
+    folder: Path, out: Path, model: Any, resume: str | None = None, *, callbacks: Sequence[Any] = (),
+    again: bool = False, **settings: Any,
+) -> docleak.TrainerTap:  # fmt: skip
+    """An epoch of transformers' Trainer with its own defaults but dropout; ``again`` after a MemoryError."""
     tokenizer = AutoTokenizer.from_pretrained(str(folder / "model"))
     arguments = TrainingArguments(
         str(out / "checkpoints"), num_train_epochs=2, report_to=[], use_cpu=True, disable_tqdm=True,
@@ -76,10 +78,14 @@ def trained_by_trainer(
     )  # fmt: skip
     tap = docleak.TrainerTap(out / "updates")
     pages = list(docleak.load_pages(folder / "pages"))
-    Trainer(
+    trainer = Trainer(
         model, arguments, train_dataset=pages, data_collator=lambda rows: app.batch_of(tokenizer, rows, True),
-        callbacks=[tap],
-    ).train(resume_from_checkpoint=resume)  # fmt: skip
+        callbacks=[tap, *callbacks],
+    )  # fmt: skip
+    with pytest.raises(MemoryError) if again else nullcontext():
+        trainer.train(resume_from_checkpoint=resume)
+    if again:
+        trainer.train()
     return tap
 
 
@@ -500,6 +506,40 @@ def test_a_training_that_goes_on_says_that_its_optimiser_has_a_state(folder: Pat
     )  # fmt: skip
     case = case_of(folder, tmp_path)
     assert causes_of(case)[0]["sentence"].startswith("optimiser: its state after 2 earlier steps, as recorded")
+
+
+class Ending(TrainerCallback):  # type: ignore[misc]
+    """A training that ends after its first step by an error, once."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self.ended:
+            self.ended = True
+            raise MemoryError
+
+
+def test_the_pages_of_a_resumed_epoch_are_those_it_saw(folder: Path, tmp_path: Path) -> None:
+    """Resumed behind its first step, an epoch was said to have seen the pages of that step, which it skips."""
+    often = {"save_strategy": "steps", "save_steps": 1, "gradient_accumulation_steps": 1}
+    trained_by_trainer(folder, tmp_path / "first", network(folder), **often)
+    trained_by_trainer(
+        folder, tmp_path, network(folder), resume=str(tmp_path / "first" / "checkpoints" / "checkpoint-1"),
+        gradient_accumulation_steps=1,
+    )  # fmt: skip
+    (whole,), (rest,) = read_updates(tmp_path / "first" / "updates"), read_updates(tmp_path / "updates")
+    assert rest.details["batches"] == whole.details["batches"][1:] and rest.details["steps"] == 1
+
+
+def test_a_training_that_is_begun_again_after_an_error_is_recorded_alone(folder: Path, tmp_path: Path) -> None:
+    """Steps and pages of the one that ended were counted to it, and its optimiser's to "0 earlier steps"."""
+    tap = trained_by_trainer(
+        folder, tmp_path, network(folder), gradient_accumulation_steps=1, callbacks=[Ending()], again=True
+    )
+    told = read_updates(tap.recorder.folder)[0].details
+    assert told["steps"] == len(told["batches"]) == len(told["learning_rates"]) == 2
+    assert told["not_imitated"] == ["optimiser: its state after no one knows how many earlier steps"]
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "sgd"])

@@ -31,17 +31,14 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, directory: str | Path, *, client: str = "trainer", limit_gb: float = 10.0) -> None:
         self.recorder, self.client = Recorder(directory, limit_gb=limit_gb), client
-        self._start: dict[str, Tensor] = {}
-        self._rates: list[float] = []
-        self._batches: list[list[int]] = []
-        self._labels = ""
-        self._continued: list[str] = []
         self._restore: Callable[[], None] = lambda: None
+        self._forget()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Copy the weights before, and note whether the optimiser has a state of earlier steps."""
         if state.is_world_process_zero:
-            self._safely(lambda: self._continue(state, kwargs.get("optimizer")))
+            self._forget()
+            self._safely(lambda: self._continue(args, state, **kwargs))
             self._safely(lambda: self._begin(model, kwargs.get("train_dataloader"), kwargs.get("processing_class")))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
@@ -65,10 +62,22 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
             self._start = {}
             self.recorder.warn(f"this training's epoch is not recorded: {type(fault).__name__}: {fault}")
 
-    def _continue(self, state: Any, optimizer: Any) -> None:
-        kept = getattr(optimizer, "state", None) or {}
+    def _forget(self) -> None:
+        """Begin anew: of a training that ended by an error nothing is kept."""
+        self._restore()
+        self._start: dict[str, Tensor] = {}
+        self._rates: list[float] = []
+        self._batches: list[list[int]] = []
+        self._labels, self._skipped = "", 0
+        self._continued: list[str] = []
+
+    def _continue(self, args: Any, state: Any, optimizer: Any = None, train_dataloader: Any = None, **k: Any) -> None:
+        kept, done = getattr(optimizer, "state", None) or {}, getattr(state, "global_step", 0)
         if any(isinstance(value, Tensor) and bool(value.any()) for one in kept.values() for value in one.values()):
-            self._continued = [f"optimiser: its state after {state.global_step} earlier steps"]
+            self._continued = [f"optimiser: its state after {done or 'no one knows how many'} earlier steps"]
+        if done and not args.ignore_data_skip:  # the sampler gives out what is skipped, too
+            parts = args.gradient_accumulation_steps
+            self._skipped = done % -(-len(train_dataloader) // parts) * parts
 
     def _begin(self, model: Any, loader: Any, processing: Any) -> None:
         self._start = _copied(model)
@@ -112,7 +121,7 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
 
     def _seen(self, accumulated: int) -> dict[str, Any]:
         """The examples of each step, by their numbers in the data set; nothing where the loader did not tell."""
-        used = self._batches[: len(self._rates) * accumulated]
+        used = self._batches[self._skipped :][: len(self._rates) * accumulated]
         if not used or not all(isinstance(number, int) for batch in used for number in batch):
             return {}
         steps = range(0, len(used), accumulated)
