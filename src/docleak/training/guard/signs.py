@@ -173,7 +173,7 @@ def bare(inputs: Tensor, slopes: Tensor) -> int:
             continue
         there = there / there.norm(dim=1, keepdim=True)
         nearest = [(some @ known.T).abs().max(1) for some in there.split(MOST_COMPARED)]
-        shown = known[torch.cat([which[cosine > SAME] for cosine, which in nearest]).unique()]
+        shown = known[sorted({int(one) for cosine, which in nearest for one in which[cosine > SAME]})]
         alike = (shown @ shown.T).abs() > ALIKE
         most = max(most, int((alike.triu(1).sum(0) == 0).sum()))
     return most

@@ -55,13 +55,6 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         self._safely(lambda: self._record(args, state, **kwargs))
         self.recorder.settle()
 
-    def _safely(self, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except Exception as fault:  # a user's training must not end because it is watched
-            self._start = {}
-            self.recorder.warn(f"this training's epoch is not recorded: {type(fault).__name__}: {fault}")
-
     def _forget(self) -> None:
         """Begin anew: of a training that ended by an error nothing is kept."""
         self._restore()
@@ -70,6 +63,13 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         self._batches: list[list[int]] = []
         self._labels, self._skipped = "", 0
         self._continued: list[str] = []
+
+    def _safely(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as fault:  # a user's training must not end because it is watched
+            self._start = {}
+            self.recorder.warn(f"this training's epoch is not recorded: {type(fault).__name__}: {fault}")
 
     def _continue(self, args: Any, state: Any, optimizer: Any = None, train_dataloader: Any = None, **k: Any) -> None:
         kept, done = getattr(optimizer, "state", None) or {}, getattr(state, "global_step", 0)
