@@ -824,3 +824,28 @@ def test_gradients_that_fp16_cannot_hold_may_be_all_that_is_few(
     came = {name: value.half().float() for name, value in less(*stepped, 20e-5).items()}
     first = causes_of(opened(folder, tmp_path, "gradient", stepped[0], came, local="dropout=no"))[0]
     assert first["key"] == "compression" and "or of numbers too small for fp16" in first["sentence"]
+
+
+def test_a_part_that_is_reproduced_is_not_of_other_pages(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """Of an update without its tables, half precision, other pages and another order were named, though what came is
+    what these pages give."""
+    came = {name: value for name, value in less(*stepped).items() if "embeddings" not in name}
+    case = opened(folder, tmp_path, "delta", stepped[0], came)
+    assert case.round.passes and case.unsent
+    assert [cause["key"] for cause in causes_of(case)] == ["partial"]
+
+
+def test_what_is_far_longer_than_any_replay_is_no_dropout(folder: Path, tmp_path: Path) -> None:
+    """Steps of AdamW times 65,536 were "as far from replays with dropout as these are from one another", and that was
+    named before the scale, at a cosine of 1."""
+    trained_by_trainer(folder, tmp_path, network(folder), gradient_accumulation_steps=1)
+    (update,) = read_updates(tmp_path / "updates")
+    write_update(
+        tmp_path / "scaled", round=1, client="c", start=update.start(), kind="delta", examples=3,
+        received={name: 65536 * value for name, value in update.delta().items()}, details=update.details,
+    )  # fmt: skip
+    (scaled,) = read_updates(tmp_path / "scaled")
+    causes = causes_of(open_case(scaled, load_model(str(folder / "model")), str(folder / "pages")))
+    assert causes[0]["key"] == "learning rate" and "6.55e+04 times" in causes[0]["sentence"]

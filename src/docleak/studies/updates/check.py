@@ -49,6 +49,8 @@ def check(case: UpdateCase, words: Mapping[str, Any], others: Others) -> dict[st
     doubts = [*_of_round(case, test, tested=tested), *([] if total else _of_examples(case)), *_of_words(case, words)]
     failed = tested and (test is None or not test.passed or bool(case.unsent))
     causes = diagnosed(case, others) if failed else ()
+    if test is not None and test.passed:  # what came is reproduced: what did not come is all that there is to explain
+        causes = tuple(cause for cause in causes if cause.key == "partial")
     said = [{**asdict(cause), "reproduces": cause.reproduces} for cause in causes]
     return {"self_test": told_test(test), "doubts": doubts, "causes": said}
 

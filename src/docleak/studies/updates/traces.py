@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -355,13 +356,18 @@ class Traces:
         away = median(gap(trial.sent, one, trial.alive) for one in drawn)
         middle = median(gap(one, self.ours, trial.alive) for one in drawn)
         distance = gap(trial.sent, self.ours, trial.alive)
-        if all(0.6 < ratio < 1.7 for ratio in (away / among, distance / middle)):
+        longer = median(_power(trial.sent, trial.alive) / _power(one, trial.alive) for one in drawn)  # squared
+        if 0.25 < longer < 4 and all(0.6 < ratio < 1.7 for ratio in (away / among, distance / middle)):
             yield Cause("dropout", "dropout: what was sent is as far from replays with dropout as these are from one "
                         f"another ({away**0.5:.2f} and {among**0.5:.2f}); the client's masks cannot be known",
                         TRACED - 1)  # fmt: skip
         elif trial.plan.dropout:
             yield Cause("dropout", "dropout: it is taken to have been on, unless dropout=no is said, and its masks "
                         "cannot be known, but replays with other masks are not as far off", FITTING - 2)  # fmt: skip
+
+
+def _power(one: Mapping[str, Tensor], names: Sequence[str]) -> float:
+    return sum(float(one[name].double().square().sum()) for name in names) or math.inf
 
 
 def _dot(one: np.ndarray, other: np.ndarray) -> float:
