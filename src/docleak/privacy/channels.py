@@ -227,7 +227,7 @@ def _picture(shape: Shape) -> Channel:
         said = "whole weights are trained, and no tower with a table of positions was described (--tower-width)"
         return Channel("picture", State.UNTOLD, said, "nothing known")
     if not shape.tower_width:
-        said = "the tower is frozen or has no table of positions: no closed form; optimisation was not asked"
+        said = "no tower's table of positions is trained: no closed form; optimisation was not asked"
         return Channel("picture", State.CLOSED, said, "algebra")
     if shape.together > 1 or shape.tiles > 1:
         said = f"{shape.together} pages of {shape.tiles} tiles share one table of positions: they mix"

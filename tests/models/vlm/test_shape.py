@@ -83,3 +83,44 @@ def test_adapters_that_were_trained_before_are_told_from_new_ones(tmp_path: Path
     save_file({**factors, "q_proj.lora_B.weight": torch.ones(48, 4)}, tmp_path / "adapter_model.safetensors")
     trained = shape_of(str(tmp_path))
     assert trained["begun"] and plan(Shape(**trained, rounds=1))[0].state is State.UNTOLD
+
+
+def test_what_a_configuration_leaves_out_is_the_default_of_its_kind(tmp_path: Path) -> None:
+    """As the hub has them: LLaVA 1.5 and Qwen2-VL, which a plan holds for, were refused as other architectures, and of
+    PaliGemma's tower nothing was read."""
+    clip = {"model_type": "clip_vision_model", "hidden_size": 1024, "image_size": 336, "num_attention_heads": 16,
+            "patch_size": 14}  # fmt: skip
+    siglip = {"model_type": "siglip_vision_model", "hidden_size": 1152, "patch_size": 14}
+    vicuna, gemma = {"model_type": "llama", "vocab_size": 32064}, {"model_type": "gemma", "vocab_size": 257216}
+    files: dict[str, dict[str, object]] = {
+        "llava": {"text_config": vicuna, "vision_config": clip, "tie_word_embeddings": False},
+        "qwen2_vl": {"hidden_size": 1536, "vocab_size": 151936, "tie_word_embeddings": True},
+        "paligemma": {"text_config": {**gemma, "hidden_size": 2048}, "vision_config": siglip},
+    }
+    read = {}
+    for kind, told in files.items():
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **told}))
+        read[kind] = shape_of(str(tmp_path))
+    assert {kind: shape["width"] for kind, shape in read.items()} == {
+        "llava": 4096, "qwen2_vl": 1536, "paligemma": 2048
+    }  # fmt: skip
+    assert read["llava"]["table"] and not read["qwen2_vl"]["table"] and read["llava"]["patches"] == 576
+    assert (read["paligemma"]["tower_width"], read["paligemma"]["tower_patches"]) == (1152, 256)
+
+
+@pytest.mark.parametrize(("targets", "adapted"), [
+    (["vision_tower.encoder.layers.0.self_attn.q_proj"], 0),
+    (["model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.v_proj"], 0),
+    (["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj"], 1),
+    (["self_attn.q_proj", "v_proj"], 2),
+])  # fmt: skip
+def test_a_projection_of_a_tower_or_a_later_layer_is_none_of_the_first(
+    tmp_path: Path, targets: list[str], adapted: int
+) -> None:
+    """Words were called open by rows that no adapter on the first layer sends."""
+    make_tiny("llava", tmp_path / "base", seed=0)
+    told = {"base_model_name_or_path": str(tmp_path / "base"), "r": 4, "target_modules": targets}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(told))
+    shape = shape_of(str(tmp_path))
+    assert shape["adapted"] == adapted
+    assert adapted or plan(Shape(**{**shape, "words": 5, "patches": 5}))[0].state is State.CLOSED

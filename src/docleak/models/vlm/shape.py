@@ -11,6 +11,8 @@ from docleak.models.loading import config_of, locate
 
 #: The first layer's projections, by the ends of their names.
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+#: Parts of the names of a tower's layers; of a language model's any number but 0 is of a later one than the first.
+TOWERS = ("vision", "visual", "tower")
 #: What tables of tokens are called; LoRA's factor on one has a column a token, which moves where it is read.
 TABLES = ("embed_tokens", "word_embeddings", "tok_embeddings", "wte")
 #: What else of a layer may carry adapters: nothing of it tells a word exactly. Other names may be of a fused query,
@@ -49,8 +51,8 @@ def shape_of(source: str) -> dict[str, Any]:
         ends = {str(target).split(".")[-1] for target in targets}
         usual = {**dict.fromkeys(UNCOUNTED), "bias": "none", "peft_type": "LORA"}
         other = [f"{key}={value!r}" for key in usual if (value := told.get(key) or usual[key]) != usual[key]]
-        adapted = len(ends & {*PROJECTIONS})
-        strange = {*UNPLANNED} if adapted else ends - {*BEHIND, *TABLES}
+        adapted = len({str(target).split(".")[-1] for target in targets if _of_first(str(target))} & {*PROJECTIONS})
+        strange = {*UNPLANNED} if ends & {*PROJECTIONS} else ends - {*BEHIND, *TABLES}
         if other := [*other, *(f"the target {name}" for name in sorted(ends & strange))]:
             raise ModelError(
                 f"{ADAPTER} of {source!r} has {', '.join(other)}: a plan counts LoRA of one rank on layers, and "
@@ -58,7 +60,7 @@ def shape_of(source: str) -> dict[str, Any]:
             )
         begun = _begun(where, revision, told.get("init_lora_weights", True))
         shape = {"rank": told["r"], "adapted": adapted, "begun": begun, "table": bool(ends & {*TABLES})}
-    config = config_of(base)
+    config = _filled(config_of(base))
     text, vision = config.get("text_config") or {}, config.get("vision_config") or {}
     if not all(isinstance(text.get(name), int) for name in ("hidden_size", "vocab_size")):
         raise ModelError(
@@ -77,6 +79,23 @@ def shape_of(source: str) -> dict[str, Any]:
     if file is None and squared and vision.get("model_type") == "siglip_vision_model":
         shape |= {"tower_width": vision["hidden_size"], "tower_patches": squared}
     return shape
+
+
+def _filled(config: dict[str, Any]) -> dict[str, Any]:
+    """With what the file leaves out, as it is the default of its kind; as it is of kinds that transformers has not."""
+    from transformers import CONFIG_MAPPING
+
+    try:
+        return dict(CONFIG_MAPPING[config.get("model_type")].from_dict(config).to_dict())
+    except Exception:  # whatever its class makes of a damaged file: what is lacking is said by who asks for it
+        return config
+
+
+def _of_first(target: str) -> bool:
+    """Whether the target of adapters may be of a language model's first layer: "q_proj" is, of all layers."""
+    parts = target.split(".")
+    elsewhere = any(word in part for part in parts for word in TOWERS)
+    return not elsewhere and all(int(part) == 0 for part in parts if part.isdecimal())
 
 
 def _begun(where: str, revision: str | None, drawn: object) -> bool:
