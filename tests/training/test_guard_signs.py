@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,7 @@ def test_what_comes_out_as_no_number_is_no_all_clear() -> None:
     opinion = inspect(weights(module), module=module, loss=lambda: module(inputs).square().sum())
     only(opinion, "the sign 'bare' could not be told:")
     assert np.isnan(opinion.signs[-1].value)
+    assert "NaN" not in json.dumps(opinion.to_json()), "which is no JSON"
 
 
 def test_bare_counts_the_inputs_that_a_gradient_shows_as_they_are() -> None:

@@ -68,10 +68,11 @@ class Opinion:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values; None for a sign that came out as no number."""
         return {
             "refused": self.refused, "reasons": list(self.reasons),
-            "signs": [{"sign": one.name, "value": one.value, "where": one.where} for one in self.signs],
+            "signs": [{"sign": one.name, "value": one.value if math.isfinite(one.value) else None, "where": one.where}
+                      for one in self.signs],
         }  # fmt: skip
 
 
