@@ -103,6 +103,28 @@ def test_a_second_training_does_not_overwrite_the_first(tmp_path: Path) -> None:
     assert first.details["lr"] == 0.5 and first.details["recorded_by"] == "docleak.tap" and first.examples == 2
 
 
+def test_an_update_is_counted_from_what_the_client_was_sent(tmp_path: Path) -> None:
+    """Of a strategy that sends other weights than it was given, these were recorded as the start."""
+
+    class Halving(FedAvg):
+        def configure_train(self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any) -> Any:
+            half = ArrayRecord({name: Array(value.numpy() / np.float32(2)) for name, value in arrays.items()})
+            return super().configure_train(server_round, half, config, grid)
+
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        came = message.content["arrays"]
+        after = ArrayRecord({name: Array(value.numpy() + np.float32(1)) for name, value in came.items()})
+        return Message(RecordDict({"arrays": after, "metrics": MetricRecord({"num-examples": 2})}), reply_to=message)
+
+    tapped = docleak.tap(Halving(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), tmp_path / "u")
+    arrays = ArrayRecord({name: Array(value) for name, value in START.items()})
+    tapped.start(LocalGrid(app, {70: {}}), arrays, num_rounds=1)
+    assert {float(moved) for value in one(tmp_path / "u").delta().values() for moved in value.flat} == {-1.0}
+
+
 def test_examples_go_by_the_name_that_quickstarts_give_them_too(tmp_path: Path) -> None:
     trained(tmp_path / "u", {"arrays": moved(1.0)}, counted="num_examples")
     assert one(tmp_path / "u").examples == 2

@@ -17,6 +17,7 @@ from docleak.errors import FederationError
 from docleak.training.taps.recorder import Recorder, Sent
 
 S = TypeVar("S", bound=Strategy)
+T = TypeVar("T")
 #: What the number of a client's examples is called by Flower's own strategies, and by others.
 EXAMPLES = ("num-examples", "num_examples")
 #: Marks a strategy that is recorded.
@@ -42,13 +43,13 @@ def tap(strategy: S, directory: str | Path, *, kind: str = "weights", limit_gb: 
     recorder = Recorder(directory, kind=kind, limit_gb=limit_gb)
     tapped = copy(strategy)
     configure, aggregate, begin = tapped.configure_train, tapped.aggregate_train, tapped.start
-    start: dict[str, Array] = {}
+    start: dict[int, dict[str, Array]] = {}  # by node: a strategy may send other weights than it was given
     told: dict[str, Any] = {}
 
     def configure_train(server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         messages = list(configure(server_round, arrays, config, grid))
         try:
-            _renew(start, dict(arrays))
+            _renew(start, {message.metadata.dst_node_id: _asked_of(message, arrays) for message in messages})
             _renew(told, {**config, **_numbers(messages[:1])})
         except Exception as fault:  # a user's training must not end because it is watched
             recorder.warn(f"round {server_round}: what the server sends was not understood: {fault}")
@@ -60,7 +61,7 @@ def tap(strategy: S, directory: str | Path, *, kind: str = "weights", limit_gb: 
         received = list(replies)
         for reply in received:
             try:
-                _record(recorder, server_round, reply, dict(start), dict(told))
+                _record(recorder, server_round, reply, start.get(reply.metadata.src_node_id, {}), dict(told))
             except Exception as fault:  # a user's training must not end because it is watched
                 recorder.warn(f"round {server_round}, node {reply.metadata.src_node_id}: not recorded: {fault}")
         return aggregate(server_round, received)
@@ -99,6 +100,11 @@ def tap_client(directory: str | Path, *, kind: str = "weights", limit_gb: float 
         return reply
 
     return tapped
+
+
+def _asked_of(message: Message, arrays: ArrayRecord) -> dict[str, Array]:
+    """The weights that a node is sent: of the message's array records the one most like the server's own."""
+    return dict(max(message.content.array_records.values(), key=lambda one: len(one.keys() & arrays.keys())))
 
 
 def _require_tappable(strategy: Any) -> None:
@@ -196,6 +202,6 @@ def _bytes(value: Any) -> bool:
     return isinstance(value, bytes) or (isinstance(value, list) and any(isinstance(one, bytes) for one in value))
 
 
-def _renew(there: dict[str, Any], values: Mapping[str, Any]) -> None:
+def _renew(there: dict[T, Any], values: Mapping[T, Any]) -> None:
     there.clear()
     there.update(values)
