@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -190,6 +191,27 @@ def test_attributes_are_no_globals_and_modules_are_followed(tmp_path: Path, monk
         for name, made in (("pack", pack), ("pack.helpers", helpers)):
             monkeypatch.setitem(sys.modules, name, made)
         digests.append(code_digest_of(module(tmp_path, f"{text}\ntemplate = {template}\n").run))
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["from late import helps", "import late.inner as late\n    helps = late.helps", "from .inner import helps"],
+)
+def test_what_code_imports_as_it_runs_counts(imports: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page on studies imports so itself; what is not there or installed counts nothing."""
+    package = tmp_path / "late"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .inner import helps\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = f"__package__ = 'late'\ndef run(x):\n    {imports}\n    import tensorboard, no_such\n    return helps(x)\n"
+    digests = []
+    for helper in ("x", "x", "2 * x"):
+        for name in ("late", "late.inner"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        (package / "inner.py").write_text(f"def helps(x):\n    return {helper}\n")
+        importlib.invalidate_caches()
+        digests.append(code_digest_of(module(tmp_path, text).run))
     assert digests[0] == digests[1] != digests[2]
 
 

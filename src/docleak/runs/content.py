@@ -19,8 +19,10 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -258,10 +260,13 @@ class _Contents:
 
 
 def _globals(function: types.FunctionType) -> dict[str, object]:
-    """What the code of a function names in its module, and, by ``module.name``, in other modules of one's own."""
-    there, named = function.__globals__, [*_named(function.__code__)]
-    told = {name: there[name] for is_global, name in named if is_global and name in there}
-    attributes = {name for _, name in named}
+    """What the code of a function names in its module, and, by ``module.name`` or as it imports, in other modules of
+    one's own."""
+    there, steps = function.__globals__, [*_steps(function.__code__)]
+    named = [one for one in steps if one.opcode in dis.hasname and one.opname.startswith(("LOAD_", "IMPORT_FROM"))]
+    read = [one.argval for one in named if one.opname.endswith(("GLOBAL", "NAME", "GLOBALS"))]
+    told = {name: there[name] for name in read if name in there} | dict(_imported(steps, there))
+    attributes = {one.argval for one in named}
     modules = [*told.items()]
     for name, value in modules:  # which grows
         if isinstance(value, types.ModuleType) and _is_theirs(value.__name__):
@@ -271,14 +276,29 @@ def _globals(function: types.FunctionType) -> dict[str, object]:
     return told
 
 
-def _named(code: types.CodeType) -> Iterator[tuple[bool, str]]:
-    """Whether it is a global, and the name, of all that code reads by a name; attributes are none."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname.startswith("LOAD_") and instruction.argval in code.co_names:
-            yield instruction.opname.endswith(("GLOBAL", "NAME", "GLOBALS")), instruction.argval
+def _steps(code: types.CodeType) -> Iterator[dis.Instruction]:
+    """What code does, with the code within it."""
+    yield from (one for one in dis.get_instructions(code) if one.opname != "EXTENDED_ARG")
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _named(constant)
+            yield from _steps(constant)
+
+
+def _imported(steps: Sequence[dis.Instruction], there: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """Modules of one's own that code imports when it runs, which are imported now."""
+    for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
+        if step.opname == "IMPORT_NAME" and (level.argval or _may_be_theirs(step.argval.partition(".")[0])):
+            with suppress(Exception):  # there it may fail as well
+                yield f"import {step.argval}", __import__(step.argval, there, None, names.argval, level.argval)
+
+
+def _may_be_theirs(top: str) -> bool:
+    """``_is_theirs`` of a package or module that nobody may have imported yet."""
+    if top in sys.modules or top == "docleak" or top in sys.stdlib_module_names:
+        return _is_theirs(top)
+    there = PathFinder.find_spec(top)
+    places = [there.origin or "", *(there.submodule_search_locations or ())] if there else []
+    return bool(places) and not any(INSTALLED & {*Path(place).parts} for place in places)
 
 
 def _content(cell: Any) -> object:
