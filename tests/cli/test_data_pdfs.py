@@ -264,6 +264,23 @@ def test_a_scan_with_a_stamp_is_a_scan_and_layer_means_layer(tmp_path: Path) -> 
     assert load_pages(str(tmp_path / "auto"), seed=0)[0].words == ()
 
 
+def test_letters_that_a_font_only_numbers_are_no_text_layer(tmp_path: Path) -> None:
+    """As printers' drivers embed fonts: "Total" is drawn, and ",RWDO" is what its numbers would be as letters."""
+    codes = "".join(f"{ord(letter) - 29:04x}" for letter in "Total 19.00 for Astrid")
+    drawn = f"BT /F 12 Tf 10 50 Td <{codes}> Tj ET"
+    (tmp_path / "a.pdf").write_text(
+        "%PDF-1.7\n1 0 obj <</Type /Catalog /Pages 2 0 R>> endobj\n"
+        "2 0 obj <</Type /Pages /Count 1 /Kids [3 0 R]>> endobj\n"
+        "3 0 obj <</Type /Page /Parent 2 0 R /MediaBox [0 0 300 100] /Contents 4 0 R /Resources <</Font "
+        f"<</F 5 0 R>>>>>> endobj\n4 0 obj <</Length {len(drawn)}>>\nstream\n{drawn}\nendstream endobj\n"
+        "5 0 obj <</Type /Font /Subtype /Type0 /BaseFont /X /Encoding /Identity-H /DescendantFonts [6 0 R]>> endobj\n"
+        "6 0 obj <</Type /Font /Subtype /CIDFontType2 /BaseFont /X /DW 600 /CIDSystemInfo <</Registry "
+        "(Adobe) /Ordering (Identity) /Supplement 0>>>> endobj\ntrailer <</Root 1 0 R>>\n%%EOF"
+    )
+    read = layer(tmp_path / "a.pdf")[0]
+    assert read.scanned and all("Total" not in word.text for word in read.words)
+
+
 def test_all_bad_pdfs_are_told_at_once_and_nothing_is_written(command: Command, tmp_path: Path) -> None:
     good = printed(tmp_path / "in" / "good.pdf", "Total 19.00").read_bytes()
     (tmp_path / "in" / "cut.pdf").write_bytes(good[: len(good) // 3])

@@ -32,7 +32,8 @@ LINE_HYPHEN = "\x02"
 class Layer:
     """The words of a page's text layer, with boxes in pixels, and whether the page is a picture that they do not tell.
 
-    ``scanned``: there are no words, or fewer than FEW_WORDS on a page that one picture covers mostly.
+    ``scanned``: there are no words, or fewer than FEW_WORDS on a page that one picture covers mostly, or the fonts do
+    not say which letters most of theirs are.
     """
 
     words: tuple[Word, ...]
@@ -161,6 +162,7 @@ def text_layer(page: Any, dpi: float) -> Layer:
     words: list[Word] = []
     letters, corners = "", list[tuple[float, float, float, float]]()
     count = text.count_chars()
+    unsaid = sum(raw.FPDFText_HasUnicodeMapError(text, number) == 1 for number in range(count))
     for number in range(count + 1):
         letter = chr(raw.FPDFText_GetUnicode(text, number)) if number < count else " "
         if not letter.isspace():
@@ -173,7 +175,8 @@ def text_layer(page: Any, dpi: float) -> Layer:
                 words.append(Word(spelt, box))
             letters, corners = "", []
     text.close()
-    return Layer(tuple(words), not words or (len(words) < FEW_WORDS and _picture_share(page) >= MOSTLY_PICTURE))
+    few = len(words) < FEW_WORDS and _picture_share(page) >= MOSTLY_PICTURE
+    return Layer(tuple(words), not words or few or 2 * unsaid > count)
 
 
 def _place(text: Any, number: int) -> tuple[float, float, float, float]:
