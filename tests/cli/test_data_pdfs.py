@@ -281,6 +281,14 @@ def test_letters_that_a_font_only_numbers_are_no_text_layer(tmp_path: Path) -> N
     assert read.scanned and all("Total" not in word.text for word in read.words)
 
 
+def test_pages_of_two_pdfs_that_would_have_one_name(command: Command, tmp_path: Path) -> None:
+    printed(tmp_path / "in" / "a.pdf", "Total 19.00", "Thanks")
+    printed(tmp_path / "in" / "a-2.pdf", "Total 4.00")
+    code, _, err = command("data", "convert", "pdf:in", "out")
+    assert code == 1 and "a.pdf: page 'a-2' would have the name of another PDF's. Rename one" in err, err
+    assert not (tmp_path / "out").exists()
+
+
 def test_all_bad_pdfs_are_told_at_once_and_nothing_is_written(command: Command, tmp_path: Path) -> None:
     good = printed(tmp_path / "in" / "good.pdf", "Total 19.00").read_bytes()
     (tmp_path / "in" / "cut.pdf").write_bytes(good[: len(good) // 3])

@@ -92,10 +92,12 @@ def convert(
     """
     pdfium()
     pdfs = find_pdfs(path)
-    counts, faults = dict[str, int](), list[str]()
+    counts, faults, names = dict[str, int](), list[str](), set[str]()
     for name, file in pdfs.items():
         counts[name], bad = pdf_faults(file, conversion.dpi)
-        faults += bad
+        of_pages = {_page_name(name, number, counts[name]) for number in range(counts[name])}
+        twice = [f"{file}: page {one!r} would have the name of another PDF's. Rename one." for one in of_pages & names]
+        faults, names = [*faults, *bad, *twice], names | of_pages
     raise_faults(path, faults, "Nothing was written.")
     known = read_values(values, counts) if values else Values()
     public = public_keys(conversion.public, known.keys)
@@ -153,9 +155,13 @@ def _page(
     name: str, number: int, count: int, image: Image, sheet: Sheet, fields: tuple[Field, ...], known: Values
 ) -> Page:  # fmt: skip
     return Page(
-        name=f"{name}-{number + 1}" if count > 1 else name, image=image, words=sheet.words, fields=fields,
+        name=_page_name(name, number, count), image=image, words=sheet.words, fields=fields,
         document=name, provider=known.providers.get(name, ""), template=known.templates.get(name),
     )  # fmt: skip
+
+
+def _page_name(name: str, number: int, count: int) -> str:
+    return f"{name}-{number + 1}" if count > 1 else name
 
 
 def review(remarks: Sequence[Remark]) -> str:
