@@ -87,6 +87,29 @@ def test_an_error_of_a_worker_is_raised_and_ends_the_others(tmp_path: Path) -> N
     assert len(Counting.written(tmp_path)) < 400
 
 
+class Unsent(OSError):
+    """As requests and others have them: made of two texts, and pickled as if it were of one."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+
+
+class Failing(Counting):
+    """Raises what is made for that unit."""
+
+    def __call__(self, unit: int, report: OnProgress) -> None:
+        raise (KeyError("score"), Unsent("unit", "lost"))[unit]
+
+
+@pytest.mark.slow
+def test_an_error_of_a_worker_says_where_it_was_raised_also_where_it_cannot_be_sent(tmp_path: Path) -> None:
+    ended = results(Failing(tmp_path), [0, 1], workers=2, on_progress=collect([]))
+    errors = [error for _, error in sorted(ended, key=lambda pair: pair[0])]
+    assert isinstance(errors[0], KeyError) and type(errors[1]) is OSError and str(errors[1]) == "Unsent: unit: lost"
+    for error in errors:
+        assert 'raise (KeyError("score"), Unsent("unit", "lost"))[unit]' in str(error.__notes__), error
+
+
 class Dying(Counting):
     """Dies at unit 3 as a process that used too much memory does."""
 

@@ -7,14 +7,16 @@ task it was; who began the pool decides what to do about that (``docleak.studies
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
@@ -81,6 +83,21 @@ def _error(work: Work[Task], task: Task, on_progress: OnProgress) -> Exception |
     except Exception as error:
         return error
     return None
+
+
+def _sent(error: Exception | None) -> Exception | None:
+    """The error, with where it was raised, which no process sends along; as the nearest kind that can be sent."""
+    if error is None:
+        return None
+    sent = error
+    for kind in type(error).__mro__:
+        with suppress(Exception):
+            pickle.loads(pickle.dumps(sent))
+            break
+        with suppress(Exception):
+            sent = kind(f"{type(error).__name__}: {error}")
+    sent.add_note(f"In the worker process:\n{''.join(traceback.format_exception(error))}")
+    return sent
 
 
 def _in_processes(
@@ -201,7 +218,7 @@ def _unpickled(pickled: bytes) -> Any:
 
 def _remote(pickled: bytes, task: Task) -> Exception | None:
     _one_thread()
-    return _error(_unpickled(pickled), task, lambda *event: None)
+    return _sent(_error(_unpickled(pickled), task, lambda *event: None))
 
 
 def _one_thread() -> None:
@@ -241,7 +258,7 @@ def _start(pickled: bytes, events: Any) -> None:
 def _in_worker(number: int) -> Exception | None:
     task, report = _started_with["tasks"][number], _started_with["report"]
     report(str(task), -1, 0)
-    error = _error(_started_with["work"], task, report)
+    error = _sent(_error(_started_with["work"], task, report))
     report("", -1, 0)
     return error
 
