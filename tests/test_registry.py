@@ -51,6 +51,24 @@ class Louder(GradientNoise):
     def noise_std(self):
         return self.factor * self.sigma
 '''
+NEEDY_FILE = """
+class Needs:
+    def __init__(self, rate):
+        self.rate = rate
+
+class Refuses:
+    def __init__(self):
+        raise ValueError("no rate")
+"""
+
+
+class Refuses:
+    """Cannot be made, for a reason of its own."""
+
+    def __init__(self) -> None:
+        raise ValueError("no rate")
+
+
 REGISTRIES: dict[str, Registry[Any]] = {
     "attacks": ATTACKS, "pairs": PAIRS, "images": IMAGES, "texts": TEXTS, "weights": WEIGHTS, "answers": ANSWERS,
     "metrics": METRICS, "defenses": DEFENSES, "documents": DOCUMENTS,
@@ -65,7 +83,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
-    for module in ("my_attack", "my_defence"):
+    for module in ("my_attack", "my_defence", "needy"):
         sys.modules.pop(module, None)
 
 
@@ -139,9 +157,13 @@ def test_a_file_of_ones_own(mine: Path) -> None:
         ("my_attack:NOTHING", "has no attribute 'NOTHING'"),
         ("json:dumps", "without name, paper, run, summary"),
         (object(), "is a object without"),
+        ("needy:Needs", "cannot be made: .*missing 1 required positional argument: 'rate'. Expected a class"),
+        ("needy:Refuses", r"cannot be made: .*needy\.py, line 8, raises ValueError: no rate"),
+        (Refuses, r"'Refuses' cannot be made: .*test_registry\.py, line .* raises ValueError: no rate"),
     ],
 )
 def test_what_is_no_attack_is_told(choice: object, said: str, mine: Path) -> None:
+    (mine / "needy.py").write_text(NEEDY_FILE)
     with pytest.raises(AttackError, match=said):
         ATTACKS.load(choice)
 

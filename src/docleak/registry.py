@@ -110,7 +110,8 @@ class Registry(Generic[T]):
         if isinstance(choice, Chosen):
             return self._checked(choice.thing, choice)
         if not isinstance(choice, str):
-            return self._checked(choice() if isinstance(choice, type) else choice, _name_of(choice))
+            name = _name_of(choice)
+            return self._checked(self._with(choice, name, "") if isinstance(choice, type) else choice, name)
         thing, name, options = self._found(choice)
         return self._checked(self._with(thing, name, options), choice)
 
@@ -203,7 +204,13 @@ class Registry(Generic[T]):
             return self._called(thing, name, options)
         if isinstance(thing, type) or options:
             what = f"{self.noun} {name!r}"
-            thing = spec.told(thing, options, what=what, error=self.error)
+            try:
+                thing = spec.told(thing, options, what=what, error=self.error)
+            except DocleakError:
+                raise
+            except Exception as fault:  # whatever the code of a class raises when it is called
+                why = f"{what} cannot be made: {raised(fault)}"
+                raise self.error(f"{why}. Expected a class without required arguments, or an object.") from fault
         if options and any(f.name == "name" for f in (fields(thing) if is_dataclass(thing) else ())):
             thing = replace(thing, name=f"{thing.name}:{options}")
         return thing
@@ -268,10 +275,10 @@ def resolve(target: str) -> Any:
 
 
 def raised(fault: Exception) -> str:
-    """What was raised while a module was imported, and by which line of which file; without one where it was not."""
+    """What was raised while a module was imported, or a class called, and by which line of which file, if it was."""
     if isinstance(fault, SyntaxError):
         return f"{fault.filename}, line {fault.lineno}, has a {type(fault).__name__}: {fault.msg}"
-    importing = (__file__, os.path.dirname(importlib.__file__), "<frozen")
+    importing = (__file__, spec.__file__, os.path.dirname(importlib.__file__), "<frozen")
     frames = traceback.extract_tb(fault.__traceback__)[1:]  # the first one is where it was caught
     frames = [one for one in frames if not one.filename.startswith(importing)]
     if not frames:
