@@ -175,6 +175,7 @@ def test_what_is_no_attack_is_told(choice: object, said: str, mine: Path) -> Non
         ("x = 1\n\n1 / 0\n", r"broken\.py, line 3, raises ZeroDivisionError: division by zero"),
         ("import json\njson.nothing\n", r"broken\.py, line 2, raises AttributeError: module 'json'"),
         ("from json import nothing\n", r"broken\.py, line 1, raises ImportError: cannot import name 'nothing'"),
+        ("x = 1\nraise SystemExit(0)\n", r"broken\.py, line 2, raises SystemExit: 0"),
         ("ATTACKS = 1\n", "module 'broken' has no attribute 'ATTACK'"),
     ],
 )

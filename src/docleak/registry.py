@@ -189,13 +189,13 @@ class Registry(Generic[T]):
                 raise self.error(f"{self.noun} {module}:{attribute} cannot be imported: {fault}.") from fault
             said = spec.unknown(self.noun, module, self.names())
             raise self.error(f"{said} There is no module {module!r} either, here or installed.") from fault
-        except Exception as fault:  # whatever the file raises while it is imported
+        except (Exception, SystemExit) as fault:  # whatever the file raises while it is imported
             raise self.error(f"{self.noun} {module}:{attribute}: {raised(fault)}.") from fault
 
     def _loaded(self, point: EntryPoint) -> Any:
         try:
             return point.load()
-        except Exception as fault:
+        except (Exception, SystemExit) as fault:
             whose = _distribution(point)
             raise self.error(f"{self.noun} {point.name!r} of {whose} cannot be loaded: {raised(fault)}.") from fault
 
@@ -208,7 +208,7 @@ class Registry(Generic[T]):
                 thing = spec.told(thing, options, what=what, error=self.error)
             except DocleakError:
                 raise
-            except Exception as fault:  # whatever the code of a class raises when it is called
+            except (Exception, SystemExit) as fault:  # whatever the code of a class raises when it is called
                 why = f"{what} cannot be made: {raised(fault)}"
                 raise self.error(f"{why}. Expected a class without required arguments, or an object.") from fault
         if options and any(f.name == "name" for f in (fields(thing) if is_dataclass(thing) else ())):
@@ -274,7 +274,7 @@ def resolve(target: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def raised(fault: Exception) -> str:
+def raised(fault: BaseException) -> str:
     """What was raised while a module was imported, or a class called, and by which line of which file, if it was."""
     if isinstance(fault, SyntaxError):
         return f"{fault.filename}, line {fault.lineno}, has a {type(fault).__name__}: {fault.msg}"

@@ -34,7 +34,7 @@ from docleak.studies.study import Study, Tell, Unit
 @dataclass(frozen=True)
 class StandInConfig:
     """``how`` the unit "1" comes to its end: fine, dies, dies-once, waits to be killed once, fails, killed, in
-    stages, or fails while "0" is in the middle of writing a file."""
+    stages, exits, or fails while "0" is in the middle of writing a file."""
 
     how: str = "fine"
     count: int = 4
@@ -76,6 +76,8 @@ class StandIn(Study[StandInConfig]):
             time.sleep(120)
         if how == "killed":
             raise Killed
+        if how == "exits":
+            sys.exit()
         if how == "fails" or (how == "stages" and number <= 3):
             raise DocleakError(f"planted {number}")
         return {"process": os.getpid()}, {"picture": np.zeros((2, 2, 3), dtype=np.uint8)}
@@ -194,6 +196,15 @@ def test_the_first_error_ends_a_command_of_one_study_and_does_not_count(tmp_path
         with pytest.raises(DocleakError, match=f"planted {number}"):
             carry_out(StandIn(StandInConfig("fails")), tmp_path)
     assert [unit["unit"] for unit in Run.load(tmp_path).units()] == ["0"] and not Run.load(tmp_path).failures()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_code_that_ends_the_process_is_an_error_and_no_success(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(RunError, match=r"unit '1': its code called sys.exit\(None\)"):
+        carry_out(StandIn(StandInConfig("exits")), tmp_path / "one", workers=workers)
+    run = begin(StandIn(StandInConfig("exits")), tmp_path / "several")
+    going_on(run, "exits", workers)
+    assert set(run.failures()) == {"1"} and counts(run)["1"] == 2
 
 
 def test_a_unit_that_got_further_is_tried_anew(tmp_path: Path) -> None:

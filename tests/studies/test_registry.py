@@ -126,7 +126,7 @@ def test_an_attack_that_a_run_names_is_not_imported_either(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     with importing_nothing(), pytest.raises(AttackError, match="reading imports nothing"):
         ATTACKS.load("named_attack:ATTACK")
-    with pytest.raises(SystemExit, match="imported"):
+    with pytest.raises(AttackError, match="SystemExit: imported"):
         ATTACKS.load("named_attack:ATTACK")
 
 

@@ -109,8 +109,12 @@ class Computing:
         before = run.attempts(name)
         run.note_attempts(name, [*before, BEGAN])
         try:
-            with searches_in(run.search(unit.id)):
-                measured = study.compute(unit, run, lambda number: report(task.label, number, unit.size))
+            try:
+                with searches_in(run.search(unit.id)):
+                    measured = study.compute(unit, run, lambda number: report(task.label, number, unit.size))
+            except SystemExit as fault:  # with which the command would end as one that is done
+                why = f"unit {unit.id!r}: its code called sys.exit({fault.code!r}); expected an error, or a result."
+                raise RunError(f"{why} Take the call out of the code of your own.") from fault
             run.write_unit(unit.id, *_whole(study, measured))
         except KNOWN as error:
             reached = unit.id + study.progress(unit, run)

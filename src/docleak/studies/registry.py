@@ -54,7 +54,7 @@ def load_study(kind: str) -> type[Study[Any]]:
         sys.path.append(os.getcwd())  # for good: worker processes are given these folders
     try:
         study = resolve(place)
-    except Exception as fault:  # whatever the file raises while it is imported
+    except (Exception, SystemExit) as fault:  # whatever the file raises while it is imported
         where = " Its file has to be in the current folder, or installed." * isinstance(fault, ModuleNotFoundError)
         raise RunError(f"the study {place!r} cannot be loaded: {raised(fault)}.{where}") from fault
     if not (isinstance(study, type) and issubclass(study, Study)):
@@ -103,7 +103,7 @@ def _read(kind: str, runs: Sequence[Run], *, beside: bool) -> Reading:
     rng = np.random.default_rng(int(runs[0].config.get("seed") or 0))
     try:
         reading: object = load_study(kind).read(runs, rng, beside=beside)
-    except Exception as fault:
+    except (Exception, SystemExit) as fault:
         if kind in STUDIES or isinstance(fault, DocleakError):
             raise
         raise RunError(
