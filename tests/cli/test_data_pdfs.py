@@ -264,6 +264,14 @@ def test_a_scan_with_a_stamp_is_a_scan_and_layer_means_layer(tmp_path: Path) -> 
     assert load_pages(str(tmp_path / "auto"), seed=0)[0].words == ()
 
 
+@pytest.mark.parametrize("returned", [None, ["Total"], "Total"])
+def test_a_reader_that_gives_no_words(tmp_path: Path, returned: Any) -> None:
+    printed(tmp_path / "in" / "a.pdf", "Total 19.00")
+    with pytest.raises(DocumentError, match=r"read_page gave .*; expected a list of docleak\.documents\.Word"):
+        convert(tmp_path / "in", tmp_path / "out", Conversion(lambda: lambda image: returned, text_from="ocr"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_letters_that_a_font_only_numbers_are_no_text_layer(tmp_path: Path) -> None:
     """As printers' drivers embed fonts: "Total" is drawn, and ",RWDO" is what its numbers would be as letters."""
     codes = "".join(f"{ord(letter) - 29:04x}" for letter in "Total 19.00 for Astrid")

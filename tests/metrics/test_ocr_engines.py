@@ -95,6 +95,9 @@ def test_an_engine_only_sees_crops_with_ink_and_answers_keep_their_places() -> N
     assert read_inked([a], lambda crops: [Reading("  ", 0.8)]) == [Reading("", 0.0)]
     with pytest.raises(ModelError, match="0 readings for 1 crops"):
         read_inked([a], lambda crops: [])
+    for returned in (None, ["abc"], [Reading(3, 0.9)], "a"):  # type: ignore[arg-type]
+        with pytest.raises(ModelError, match=r"read gave .*; expected a list of docleak\.metrics\.ocr\.Reading"):
+            read_inked([a], lambda crops, returned=returned: returned)  # type: ignore[misc]
 
 
 def test_rapidocr_reads_small_print(rapidocr: OcrEngine) -> None:

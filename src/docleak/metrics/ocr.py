@@ -28,6 +28,7 @@ import PIL.Image
 from numpy.typing import NDArray
 
 from docleak.documents.page import Box, Image, Word
+from docleak.documents.ranges import short
 from docleak.errors import MissingExtraError, ModelError
 from docleak.files import quietly
 from docleak.registry import Choice, Entry, Registry
@@ -137,10 +138,12 @@ def neighbour_correlation(grey: NDArray[np.float64]) -> float:
 def read_inked(crops: Sequence[Image], recognise: Callable[[Sequence[Image]], list[Reading]]) -> list[Reading]:
     """One Reading per crop: NOTHING for crops without ink, what ``recognise`` says of the others, outer space stripped.
 
-    Raises ModelError if ``recognise`` does not return one reading per crop.
+    Raises ModelError if ``recognise`` does not return readings, one per crop.
     """
     inked = [index for index, crop in enumerate(crops) if has_ink(crop)]
     texts = recognise([crops[index] for index in inked]) if inked else []
+    if not isinstance(texts, list | tuple) or not all(isinstance(getattr(one, "text", None), str) for one in texts):
+        raise ModelError(f"the OCR engine's read gave {short(texts)}; expected a list of docleak.metrics.ocr.Reading.")
     if len(texts) != len(inked):
         raise ModelError(f"the OCR engine returned {len(texts)} readings for {len(inked)} crops; expected one for each")
     readings = [NOTHING] * len(crops)

@@ -26,6 +26,7 @@ from docleak.documents.pdfs.reading import (
     text_layer,
 )
 from docleak.documents.pdfs.values import Values, public_keys, read_values
+from docleak.documents.ranges import short
 from docleak.errors import DocumentError
 from docleak.files import write_atomically, write_json
 
@@ -133,8 +134,8 @@ def _pages(
                     ocr = conversion.text_from == "ocr" or (conversion.text_from == "auto" and layer.scanned)
                     if ocr:
                         reader = reader or conversion.reader()
-                    words = reader(picture(page, conversion.dpi)) if ocr and reader else layer.words
-                sheets.append(Sheet(tuple(words), ocr))
+                    words = _read(reader, picture(page, conversion.dpi)) if ocr and reader else layer.words
+                sheets.append(Sheet(words, ocr))
                 on_page(len(done.pages) + number + 1, total, name)
             values = [value for value in known.items if value.document == name]
             done.values += len(values)
@@ -149,6 +150,14 @@ def _pages(
                 done.pages.append({"name": made.name, "pdf": name, "page": number + 1,
                                    "words": source if sheet.words else "none"})  # fmt: skip
                 yield made
+
+
+def _read(reader: Reader, image: Image) -> tuple[Word, ...]:
+    """The words of a page; DocumentError for what an engine of somebody's own gives instead."""
+    words: object = reader(image)
+    if not isinstance(words, list | tuple) or not all(isinstance(word, Word) for word in words):
+        raise DocumentError(f"the engine's read_page gave {short(words)}; expected a list of docleak.documents.Word.")
+    return tuple(words)
 
 
 def _page(
