@@ -126,6 +126,9 @@ def test_folders_of_others_are_refused_untouched(tmp_path: Path) -> None:
     other, audit = tmp_path / "other", tmp_path / "audit"
     for folder in (other, audit):
         folder.mkdir()
+    (other / "recipe.json").write_text("{")
+    with pytest.raises(DocleakError, match=r"recipe\.json cannot be read .* Delete the folder"):
+        reproduce(RECIPE, rows(other), other, scale="tiny", workers=1)
     (other / "recipe.json").write_text('{"recipe": "other", "scale": "tiny"}')
     with pytest.raises(RecipeError, match="other"):
         reproduce(RECIPE, rows(other), other, scale="tiny", workers=1)

@@ -193,9 +193,10 @@ def test_a_damaged_or_missing_manifest_is_refused(tmp_path: Path, content: str) 
     with pytest.raises(RunError, match="no docleak run"):
         Run.load(tmp_path)
     (tmp_path / "run.json").write_text(content)
-    with pytest.raises(RunError):
+    advised = "Delete the folder" if len(content) < 3 else "run.json lacks"
+    with pytest.raises(RunError, match=advised):
         Run.load(tmp_path)
-    with pytest.raises(RunError):
+    with pytest.raises(RunError, match=advised):
         Run.open(tmp_path, CONFIG)
 
 

@@ -241,7 +241,7 @@ def claim_folder(out: Path, recipe: Recipe, scale: str) -> None:
     """Note which recipe at which scale ``out`` is of; RecipeError if it is of another, or no folder of a recipe."""
     file, wanted = out / "recipe.json", {"recipe": recipe.name, "scale": scale}
     if file.is_file():
-        if (note := read_stored(file)) != wanted:
+        if (note := read_stored(file, advice="Delete the folder, or give another folder (out).")) != wanted:
             raise RecipeError(f"{out} holds {note}, asked for {wanted}. Give another folder (out).")
         return
     if out.is_dir() and (foreign := sorted(f.name for f in out.iterdir() if not f.name.startswith(TEMPORARY))):

@@ -364,4 +364,5 @@ def _shown(config: Mapping[str, Any], key: str) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    return read_json_object(file, error=RunError, advice="Delete it and rerun the audit.")
+    what = "the folder, or give another folder (out)" if file.name == "run.json" else "it and rerun the audit"
+    return read_json_object(file, error=RunError, advice=f"Delete {what}.")
