@@ -97,7 +97,10 @@ def convert(
     for name, file in pdfs.items():
         counts[name], bad = pdf_faults(file, conversion.dpi)
         of_pages = {_page_name(name, number, counts[name]) for number in range(counts[name])}
-        twice = [f"{file}: page {one!r} would have the name of another PDF's. Rename one." for one in of_pages & names]
+        twice = [
+            f"{file}: page {one!r} would have the name of another PDF's. Rename one."
+            for one in sorted(of_pages & names)
+        ]
         faults, names = [*faults, *bad, *twice], names | of_pages
     raise_faults(path, faults, "Nothing was written.")
     known = read_values(values, counts) if values else Values()
