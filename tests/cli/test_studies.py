@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -48,6 +49,7 @@ class Counting(Study[Config]):
         return [Unit(f"page-{number}", what=number) for number in range(self.config.pages)]
 
     def compute(self, unit, run, tell):
+        print("counted")
         return {"number": unit.what, "words": list(self.config.words), "loud": self.config.loud}, {}
 
     @classmethod
@@ -66,6 +68,8 @@ def test_a_study_of_ones_own_is_audited_with_options_of_its_configuration(
     assert code == 0 and "2 pages were counted." in out and "counting to 2" in err, err
     units = Run.load(tmp_path / "docleak-counting").units()
     assert [unit["words"] for unit in units] == [["x", "y"]] * 2 and all(unit["loud"] for unit in units)
+    code, out, err = command("audit", "my_study:Counting", "--json", "--workers", 1, "--out", "again")
+    assert code == 0 and json.loads(out)["report"].endswith("report.html") and "counted" in err, out
     code, out, _ = command("audit", "my_study:Counting", "--help")
     assert code == 0 and "--pages" in out and "--loud" in out and "--out" in out
     sys.modules.pop("my_study")

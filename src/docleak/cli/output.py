@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import NoReturn
 
@@ -147,13 +147,14 @@ class Progress:
 @contextmanager
 def working_in(out: Path, *, whole: bool = False, resumes: bool = True) -> Iterator[None]:
     """Claim the folder of a long command (``whole``: it appears as a whole), and tell whoever presses Ctrl-C what is
-    kept: all that is finished, or, for a command that does not resume, nothing.
+    kept: all that is finished, or, for a command that does not resume, nothing. With --json what code of somebody's own
+    prints goes to stderr: stdout is one JSON object.
 
     Raises RunError if another process is at work there.
     """
     from docleak.runs.claim import claimed
 
-    with claimed(out, whole=whole):
+    with claimed(out, whole=whole), redirect_stdout(sys.stderr) if as_json() else nullcontext():
         try:
             yield
         except KeyboardInterrupt:

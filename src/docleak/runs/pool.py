@@ -250,6 +250,7 @@ def _start(pickled: bytes, events: Any) -> None:
     if started_by is not None and started_by.pid is not None:
         _end_with(started_by.pid)
     _one_thread()
+    sys.stdout = sys.stderr  # what code of somebody's own prints is no result
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled once, by the parent
     work, tasks = cloudpickle.loads(pickled)
     _started_with.update(work=work, tasks=tasks, report=lambda *event: events.put((os.getpid(), *event)))
