@@ -241,6 +241,8 @@ def test_guesses_are_the_extremes_and_equal_scores_are_ordered_at_random() -> No
     assert right_guesses(scores, coins, 2, 1, rng=rng) == 3
     assert right_guesses(scores, coins, 3, 3, rng=rng) == 4
     assert right_guesses(scores, coins, 0, 0, rng=rng) == 0
+    with pytest.raises(PrivacyError, match="1 of 6 scores are NaN, which no order ranks"):
+        right_guesses(np.where(scores == 3, np.nan, scores), coins, 1, 1, rng=rng)
     sorted_coins = np.arange(40) < 20
     right = [right_guesses(np.zeros(40), sorted_coins, 20, 20, rng=rng) for _ in range(200)]
     assert 19 < np.mean(right) < 21

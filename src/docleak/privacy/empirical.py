@@ -306,8 +306,13 @@ def right_guesses(
     """How many guesses are right if the ``called_in`` highest scores are called included, and the lowest excluded.
 
     ``scores`` and ``included`` (m,); equal scores are ordered by ``rng``. Fix both numbers before looking at the
-    scores, or the p-value is no p-value. Raises PrivacyError if there are not so many canaries.
+    scores, or the p-value is no p-value. Raises PrivacyError if there are not so many canaries, or a score is NaN.
     """
+    if missing := int(np.isnan(scores).sum()):
+        raise PrivacyError(
+            f"{missing} of {len(scores)} scores are NaN, which no order ranks; expected a number for every canary. "
+            "Leave out what has none, or look for weights that are not finite."
+        )
     if called_in < 0 or called_out < 0 or called_in + called_out > len(scores) or scores.shape != included.shape:
         raise PrivacyError(
             f"{called_in} canaries called included and {called_out} excluded, of scores {scores.shape} and coins "

@@ -54,6 +54,7 @@ def test_a_whole_model_and_its_adapters(tmp_path: Path) -> None:
     ({"target_modules": ["q_proj", "lm_head"]}, "the target lm_head"),
     ({"layers_to_transform": [1]}, r"layers_to_transform=\[1\]"),
     ({"exclude_modules": ["layers.0.self_attn.q_proj"]}, "exclude_modules="),
+    ({"r": True}, "has r=True and"),
 ])  # fmt: skip
 def test_adapters_that_are_elsewhere_than_it_counts_are_refused(
     tmp_path: Path, more: dict[str, object], said: str

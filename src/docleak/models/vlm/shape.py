@@ -43,7 +43,7 @@ def shape_of(source: str) -> dict[str, Any]:
     if file is not None:
         told = read_json_object(file, error=ModelError, advice="Save the adapters again.")
         targets, base = told.get("target_modules"), str(told.get("base_model_name_or_path"))
-        if not isinstance(targets, list) or not isinstance(told.get("r"), int):
+        if not isinstance(targets, list) or type(told.get("r")) is not int:  # true is an int, too
             raise ModelError(
                 f"{ADAPTER} of {source!r} has r={told.get('r')!r} and target_modules={targets!r}; expected a number, "
                 "and a list of names. Say --rank and --adapted instead of --model."
