@@ -161,6 +161,7 @@ def test_a_cluster_that_cannot_do_the_work_is_refused_before_anything_is_written
         ("audit", "pairs", "--pairs", "nlvr:nowhere"),
         ("audit", "weights", "--model", "./nowhere"),
         ("train", "central", "--model", "./nowhere"),
+        ("attack", "canaries", "--model", "./nowhere"),
     ],
 )
 def test_what_could_not_begin_leaves_no_folder(words: tuple[str, ...], command: Command, tmp_path: Path) -> None:

@@ -98,6 +98,10 @@ class CanaryStudy(TableStudy[CanaryConfig]):
         """The model and the pages, once in each process."""
         return Bench.of(load_model(self.config.model, device=self.device, seed=self.config.seed), self.config)
 
+    def check(self, say: Callable[[str], None]) -> None:
+        """ModelError where there is no such model."""
+        load_model(self.config.model, device=self.device, seed=self.config.seed)
+
     def units(self) -> list[Unit]:
         """The training without noise, then the private one."""
         return [Unit(name, what=plan) for name, plan in self.config.plans.items()]
