@@ -136,6 +136,10 @@ def test_what_the_public_model_tells_as_often_is_no_memory(blue_red: BlueRed, tm
     assert severity_of(measured(knows=False)) is severity_of(measured(knows=True, coins=0.5)) is Severity.SEVERE
     easier = measured(knows=True)
     assert severity_of(easier) is Severity.UNTOLD and "as much so by the public model" in headline_of(easier)
+    near = measured(knows=True)  # answers that are similar, of which the public model's were not compared
+    for name, low in (("gap_acc", -0.01), ("gap_anls", 0.1), ("beyond_acc", -0.01)):
+        near["memorisation"]["numbers"]["provider_name"][name] |= {"value": 0.2, "low": low, "high": 0.3}
+    assert "public model" not in headline_of(near), "which had no say"
     assert "+0.0 points" in " ".join(sentences(easier)) and "beyond the public model's" in " ".join(sentences(easier))
     (gate,) = [one for one in measures_of(easier) if one.what == MEMORY]
     assert gate.estimate.value == 0 and gate.doubts and not gate.by
@@ -178,6 +182,9 @@ def test_no_attack_stands_for_another() -> None:
         return one
 
     assert severity_of(beside(0.45, 0.5, 0.55)) is Severity.NONE
+    open_ended = beside(0.45, 0.5, 0.55)
+    open_ended["membership"]["numbers"]["APK"]["accuracy_s0"] |= {"low": None, "high": None}
+    assert severity_of(open_ended) is Severity.UNTOLD and "right about 100 % of them" in headline_of(open_ended)
     surely = beside(0.53, 0.56, 0.59)
     assert severity_of(surely) is Severity.PARTIAL and "APK" in " ".join(sentences(surely))
     assert gated(surely).low == pytest.approx(0.0244, abs=1e-4)
@@ -214,4 +221,4 @@ def test_a_gap_that_the_public_model_has_too_is_no_all_clear(gap: float, beyond:
     of = record(-0.01, 0.4, -0.1, gap=found({"": both}))
     expected = Severity.UNTOLD if untold else Severity.PARTIAL if beyond > 0 else Severity.NONE
     assert severity_of(of) is expected
-    assert ("but as much so by the public model" in headline_of(of)) is untold
+    assert ("but perhaps as much so by the public model" in headline_of(of)) is untold

@@ -117,8 +117,8 @@ def unsound_of_providers(record: Record) -> str:
         return "others' are surely answered better than members': were the two given the wrong way round?"
     if _by_the_public_model(record):
         return (
-            "members' documents are surely answered better, but as much so by the public model: they are easier, or it "
-            "saw them, too"
+            "members' documents are surely answered better, but perhaps as much so by the public model: they may be "
+            "easier, or it saw them, too"
         )
     return ""
 
@@ -138,11 +138,9 @@ def _by_the_public_model(record: Record) -> bool:
     """Whether members are surely answered better, and not surely by what training added to the public model: on new
     documents, or where the answer was taken off the page."""
     answered = [numbers_in(record, "gap").get("", {}), *numbers_in(record, "memorisation").values()]
-    for one in (one for one in answered if "beyond_acc" in one):
-        surely = {
-            side: any(sure_low(one[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if f"{side}_{of}" in one)
-            for side in ("gap", "beyond")
-        }
+    for one in answered:
+        asked = [of for of in ("acc", "anls") if f"beyond_{of}" in one]  # of the public model, too
+        surely = {side: any(sure_low(one[f"{side}_{of}"], record) > 0 for of in asked) for side in ("gap", "beyond")}
         if surely["gap"] and not surely["beyond"]:
             return True
     return False
@@ -158,7 +156,8 @@ def providers_not_excluded(record: Record) -> str:
             return (
                 f"so few documents do not exclude that {100 * gap.high:.0f} % of the {key.replace('_', ' ')}s are told"
             )
-    most = max((one.accuracy.high or 0.0 for one in attacks_in(record)), default=0.0)
+    highs = [one.accuracy.high for one in attacks_in(record)]
+    most = max((1.0 if high is None else high for high in highs), default=0.0)
     if most > CLEARLY:
         return f"so few providers do not exclude an attack that is right about {100 * most:.0f} % of them"
     return ""

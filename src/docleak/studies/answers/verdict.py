@@ -90,8 +90,7 @@ def _severity_of_providers(record: Record) -> Severity:
         return Severity.PARTIAL
     measured = [gap.low is not None for gap in gaps]
     if "membership" in record:
-        best = best_attack(record)
-        measured.append(best is not None and best.accuracy.low is not None)
+        measured += [one.accuracy.low is not None for one in attacks_in(record)] or [False]
     measured += [False] * len(not_measured(record))
     if measured and all(measured):
         return Severity.UNTOLD if providers_not_excluded(record) else Severity.NONE
