@@ -56,7 +56,8 @@ MEASURES = {
     ),
     MEMORY: Meaning(
         "Memorisation", True,
-        "Right answers to what the page no longer shows, on members' documents less on others'.",
+        "Right answers to what the page no longer shows, on members' documents less on others'; where no coins say who "
+        "is a member, less the same difference of the public model, if one was given.",
     ),
     DOCUMENT_AUC: Meaning(
         "Documents told (AUC)", False,
