@@ -125,6 +125,31 @@ def test_an_update_is_counted_from_what_the_client_was_sent(tmp_path: Path) -> N
     assert {float(moved) for value in one(tmp_path / "u").delta().values() for moved in value.flat} == {-1.0}
 
 
+def test_an_update_of_a_client_that_was_sent_no_weights_is_not_recorded(
+    tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    """It was recorded as one of what had been sent a round before."""
+
+    class Once(FedAvg):
+        def configure_train(self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any) -> Any:
+            for message in super().configure_train(server_round, arrays, config, grid):
+                if server_round > 1:
+                    del message.content["arrays"]
+                yield message
+
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        after = ArrayRecord({name: Array(value) for name, value in moved(1.0).items()})
+        return Message(RecordDict({"arrays": after, "metrics": MetricRecord({"num-examples": 2})}), reply_to=message)
+
+    tapped = docleak.tap(Once(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), tmp_path / "u")
+    arrays = ArrayRecord({name: Array(value) for name, value in START.items()})
+    tapped.start(LocalGrid(app, {70: {}}), arrays, num_rounds=2)
+    assert one(tmp_path / "u").round == 1 and "round 2, client 70: not recorded" in said.text
+
+
 def test_examples_go_by_the_name_that_quickstarts_give_them_too(tmp_path: Path) -> None:
     trained(tmp_path / "u", {"arrays": moved(1.0)}, counted="num_examples")
     assert one(tmp_path / "u").examples == 2

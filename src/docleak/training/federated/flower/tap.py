@@ -103,8 +103,10 @@ def tap_client(directory: str | Path, *, kind: str = "weights", limit_gb: float 
 
 
 def _asked_of(message: Message, arrays: ArrayRecord) -> dict[str, Array]:
-    """The weights that a node is sent: of the message's array records the one most like the server's own."""
-    return dict(max(message.content.array_records.values(), key=lambda one: len(one.keys() & arrays.keys())))
+    """The weights that a node is sent: of the message's array records the one most like the server's own; {} if none
+    came with it."""
+    records = message.content.array_records.values() if message.has_content() else ()
+    return dict(max(records, key=lambda one: len(one.keys() & arrays.keys()), default={}))
 
 
 def _require_tappable(strategy: Any) -> None:
