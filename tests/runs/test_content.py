@@ -196,15 +196,23 @@ def test_attributes_are_no_globals_and_modules_are_followed(tmp_path: Path, monk
 
 @pytest.mark.parametrize(
     "imports",
-    ["from late import helps", "import late.inner as late\n    helps = late.helps", "from .inner import helps"],
+    [
+        "from late import helps",
+        "import late.inner as late\n    helps = late.helps",
+        "from .inner import helps",
+        "from .inner import helps\n    from inner import other",
+    ],
 )
 def test_what_code_imports_as_it_runs_counts(imports: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page on studies imports so itself; what is not there or installed counts nothing."""
     package = tmp_path / "late"
     package.mkdir()
     (package / "__init__.py").write_text("from .inner import helps\n")
+    (tmp_path / "inner.py").write_text("other = 1\n")
+    (tmp_path / "exits.py").write_text("raise SystemExit\n")
     monkeypatch.syspath_prepend(tmp_path)
-    text = f"__package__ = 'late'\ndef run(x):\n    {imports}\n    import tensorboard, no_such\n    return helps(x)\n"
+    imports += "\n    import tensorboard, no_such, exits"
+    text = f"__package__ = 'late'\ndef run(x):\n    {imports}\n    return helps(x)\n"
     digests = []
     for helper in ("x", "x", "2 * x"):
         for name in ("late", "late.inner"):

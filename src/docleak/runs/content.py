@@ -288,8 +288,9 @@ def _imported(steps: Sequence[dis.Instruction], there: dict[str, Any]) -> Iterat
     """Modules of one's own that code imports when it runs, which are imported now."""
     for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
         if step.opname == "IMPORT_NAME" and (level.argval or _may_be_theirs(step.argval.partition(".")[0])):
-            with suppress(Exception):  # there it may fail as well
-                yield f"import {step.argval}", __import__(step.argval, there, None, names.argval, level.argval)
+            with suppress(Exception, SystemExit):  # there it may fail as well
+                module = __import__(step.argval, there, None, names.argval, level.argval)
+                yield f"import {'.' * level.argval}{step.argval} {names.argval}", module
 
 
 def _may_be_theirs(top: str) -> bool:
