@@ -168,12 +168,12 @@ def bare(inputs: Tensor, slopes: Tensor) -> int:
     most = 0
     for candidates in (rows, rows[:-1] - rows[1:]):
         sizes = candidates.norm(dim=1)
-        there = candidates[sizes > 1e-6 * sizes.max().clamp_min(1e-300)]
-        if not len(there):
-            continue
-        there = there / there.norm(dim=1, keepdim=True)
-        nearest = [(some @ known.T).abs().max(1) for some in there.split(MOST_COMPARED)]
-        shown = known[sorted({int(one) for cosine, which in nearest for one in which[cosine > SAME]})]
+        least, told = 1e-6 * sizes.max().clamp_min(1e-300), sizes.new_zeros(len(known), dtype=torch.bool)
+        for some, size in zip(candidates.split(MOST_COMPARED), sizes.split(MOST_COMPARED), strict=True):
+            there = some[size > least]
+            cosine, which = (there @ known.T).abs().max(1)
+            told[which[cosine > SAME * size[size > least]]] = True
+        shown = known[told]
         alike = (shown @ shown.T).abs() > ALIKE
         most = max(most, int((alike.triu(1).sum(0) == 0).sum()))
     return most
