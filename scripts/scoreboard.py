@@ -91,11 +91,19 @@ def more_of(tables: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]
     """Of statements, by their ``id``, the one that tables computed page by page make of more pages, otherwise alike."""
     larger: dict[int, Mapping[str, Any]] = {}
     for table, other in permutations(tables, 2):
+        if _sampled(table) != _sampled(other) or not _of_the_same_models(table, other):
+            continue
         for one, beside in product(table["statements"], other["statements"]):
-            alike = all(one[key] == beside[key] for key in ("says", "model")) and _sampled(table) == _sampled(other)
+            alike = all(one[key] == beside[key] for key in ("says", "model"))
             if alike and _parts(larger.get(id(one), one)) < _parts(beside):
                 larger[id(one)] = beside
     return larger
+
+
+def _of_the_same_models(table: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether all models, with the digests of their weights, of one of the tables are of the other, too."""
+    ours, theirs = ({*str(one.get("Models", "")).split(", ")} for one in (table, other))
+    return ours <= theirs or theirs <= ours
 
 
 def _parts(statement: Mapping[str, Any]) -> int:

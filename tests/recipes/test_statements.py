@@ -323,14 +323,16 @@ def test_what_was_computed_of_more_pages_counts_once(tmp_path: Path) -> None:
     said = stated("heads", "good", "above", "fair")
     folder = tmp_path / "results"
     folder.mkdir()
-    for name, pages, more in (("coins", 3, ""), ("coins-tiny-many", 30, ""), ("coins-tiny-real", 31, " --documents x")):
+    many = (("coins-tiny-many", 30, ""), ("coins-tiny-real", 31, " --documents x"), ("coins-tiny-trained", 32, ""))
+    for name, pages, more in (("coins", 3, ""), *many):
         table(tmp_path / name, said, pages=pages)
         made = json.loads((tmp_path / name / "alone/table.json").read_text())
         made["Command"] = f"docleak reproduce coins --pages {pages} --workers 1{more}"
+        made["Models"] = f"m:{'1234' if pages == 32 else '0815'}" + ", other:4711" * (pages == 3)
         (folder / f"{name}.json").write_text(json.dumps(made))
     text = scoreboard(folder, {"coins": Recipe("coins", "Coins", "A paper", "", (), {}, {}, statements=(said,))})
-    assert "findings: 2 statements on one model each, 2 confirmed, 0 refuted, 0 cannot tell" in text
-    assert "| cannot tell (not counted: see that of 30) |  |" in text and "| coins: Coins | 2 | 0 | 0 |" in text
+    assert "findings: 3 statements on one model each, 3 confirmed, 0 refuted, 0 cannot tell" in text
+    assert "| cannot tell (not counted: see that of 30) |  |" in text and "| coins: Coins | 3 | 0 | 0 |" in text
 
 
 def test_the_scoreboard_tells_the_papers_findings_from_its_own(tmp_path: Path) -> None:
