@@ -6,18 +6,19 @@ import copy
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file, save_model
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoTokenizer, LayoutLMv3ForQuestionAnswering, Trainer, TrainerCallback, TrainingArguments
 
 import docleak
@@ -530,6 +531,19 @@ def test_the_pages_of_a_resumed_epoch_are_those_it_saw(folder: Path, tmp_path: P
     )  # fmt: skip
     (whole,), (rest,) = read_updates(tmp_path / "first" / "updates"), read_updates(tmp_path / "updates")
     assert rest.details["batches"] == whole.details["batches"][1:] and rest.details["steps"] == 1
+
+
+def test_a_resumed_training_on_a_stream_of_pages_is_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It was said not to be, since nobody knows how many pages a stream has, and was all the same."""
+
+    class Stream(IterableDataset[int]):  # of no length
+        def __iter__(self) -> Iterator[int]:
+            return iter([1, 2])
+
+    tap, told = docleak.TrainerTap(tmp_path / "updates"), TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
+    state = SimpleNamespace(is_world_process_zero=True, global_step=3)
+    tap.on_train_begin(told, state, None, model=torch.nn.Linear(2, 2), train_dataloader=DataLoader(Stream()))
+    assert "not recorded" not in caplog.text
 
 
 def test_a_training_that_is_begun_again_after_an_error_is_recorded_alone(folder: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
+from transformers.trainer_utils import has_length
 
 from docleak.models.base import IGNORED, dropout_rate, trainable
 from docleak.training.taps.recorder import Recorder, Sent
@@ -75,7 +76,8 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         kept, done = getattr(optimizer, "state", None) or {}, getattr(state, "global_step", 0)
         if any(isinstance(value, Tensor) and bool(value.any()) for one in kept.values() for value in one.values()):
             self._continued = [f"optimiser: its state after {done or 'no one knows how many'} earlier steps"]
-        if done and not args.ignore_data_skip:  # the sampler gives out what is skipped, too
+        if done and not args.ignore_data_skip and has_length(train_dataloader):
+            # the sampler gives out what is skipped, too
             parts = args.gradient_accumulation_steps
             self._skipped = done % -(-len(train_dataloader) // parts) * parts
 
