@@ -169,7 +169,7 @@ def bare(inputs: Tensor, slopes: Tensor) -> int:
     for candidates in (rows, rows[:-1] - rows[1:]):
         sizes = candidates.norm(dim=1)
         least, told = 1e-6 * sizes.max().clamp_min(1e-300), sizes.new_zeros(len(known), dtype=torch.bool)
-        for some, size in zip(candidates.split(MOST_COMPARED), sizes.split(MOST_COMPARED), strict=True):
+        for some, size in zip(*(torch.split(of, MOST_COMPARED) for of in (candidates, sizes)), strict=True):
             there = some[size > least]
             cosine, which = (there @ known.T).abs().max(1)
             told[which[cosine > SAME * size[size > least]]] = True
