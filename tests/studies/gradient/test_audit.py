@@ -400,6 +400,16 @@ def test_copies_of_a_page_are_one_document(small_config: GradientConfig, tmp_pat
     assert [page.document or page.name for page in attacked] == ["a", "d", "a", "a"]
 
 
+def test_no_copy_of_an_attacked_page_is_trained_on(tmp_path: Path) -> None:
+    """Pages of no named document were all taken for one, and none was left; of named ones a copy was left."""
+    one, other = small_page("42"), small_page("17")
+    for document in ("", "d"):
+        pages = [replace(one, name="a", document=document), replace(one, name="b"), replace(other, name="c")]
+        save(pages, tmp_path / f"pages-{document}")
+        first = models.TrainingPages(str(tmp_path / f"pages-{document}"), 1, 0, None)._others()
+        assert [page.name for page in first] == ["c"]
+
+
 def test_two_different_pages_of_one_name_are_refused(small_config: GradientConfig, tmp_path: Path) -> None:
     """They would be counted as one; one picture with two lines is one page."""
     one, other = small_page("42"), replace(small_page("17"), name=small_page("42").name)

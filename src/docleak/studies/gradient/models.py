@@ -71,9 +71,15 @@ class TrainingPages:
 
     def _others(self) -> Iterator[Page]:
         source = load_pages(self.documents, seed=self.seed)
-        with_fields = (page.document for page in source if page.private_fields)
-        attacked = set(islice(with_fields, self.attacked))
-        return (asked for page in source if page.document not in attacked and (asked := _asked(page)).questions)
+        with_fields = islice((page for page in source if page.private_fields), self.attacked)
+        attacked = {one for page in with_fields for one in (page.document or page.name, _picture(page))}
+        others = (page for page in source if not attacked & {page.document or page.name, _picture(page)})
+        return (asked for page in others if (asked := _asked(page)).questions)
+
+
+def _picture(page: Page) -> str:
+    """By which copies of a picture are known."""
+    return sha256(page.image.tobytes()).hexdigest()
 
 
 def _asked(page: Page) -> Page:
@@ -255,8 +261,8 @@ def _pages(source: str, device: str, config: GradientConfig, files: Stamps) -> t
                 f"{config.documents!r} has two different pages of the name {page.name!r}; expected a name of its own "
                 "for each, by which an audit counts them. Give them different names ('name' in pages.jsonl)."
             )
-    first: dict[bytes, Page] = {}
-    alike = [first.setdefault(sha256(page.image.tobytes()).digest(), page) for page in pages]
+    first: dict[str, Page] = {}
+    alike = [first.setdefault(_picture(page), page) for page in pages]
     both = zip(pages, alike, strict=True)
     return tuple(page if page is one else replace(page, document=one.document or one.name) for page, one in both)
 
