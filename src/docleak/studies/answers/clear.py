@@ -139,7 +139,7 @@ def _by_the_public_model(record: Record) -> bool:
     documents, or where the answer was taken off the page."""
     answered = [numbers_in(record, "gap").get("", {}), *numbers_in(record, "memorisation").values()]
     for one in answered:
-        asked = [of for of in ("acc", "anls") if f"beyond_{of}" in one]  # of the public model, too
+        asked = [of for of in ("acc", "anls") if {f"gap_{of}", f"beyond_{of}"} <= one.keys()]
         surely = {side: any(sure_low(one[f"{side}_{of}"], record) > 0 for of in asked) for side in ("gap", "beyond")}
         if surely["gap"] and not surely["beyond"]:
             return True
