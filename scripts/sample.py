@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -29,12 +28,13 @@ def main() -> None:
     """Copy the report and draw the picture of the first model's default attack."""
     run, out = Path(sys.argv[1]), Path(__file__).parents[1] / "docs" / "sample"
     out.mkdir(parents=True, exist_ok=True)
-    shutil.copy(run / "report.html", out / "report.html")
-    shutil.copy(run / "results.json", out / "results.json")
-    for part in ("released", "released-documents", "weights"):  # the pages that the report links to
-        if (run / part).is_dir():
-            (out / part).mkdir(exist_ok=True)
-            shutil.copy(run / part / "report.html", out / part / "report.html")
+    pages = ["report.html", "results.json"]
+    pages += [f"{part}/report.html" for part in ("released", "released-documents", "weights")]  # which it links to
+    for name in pages:
+        if (run / name).is_file():
+            (out / name).parent.mkdir(exist_ok=True)
+            text = (run / name).read_text().replace(str(run), run.name)  # no folder of this machine
+            (out / name).write_text(text)
     picture(run / "units" / "donut-start--000--gi-dqa").save(out / "reconstruction.png", optimize=True)
 
 
