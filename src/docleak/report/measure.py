@@ -51,8 +51,8 @@ MEASURES = {
     ),
     MEMBERSHIP: Meaning(
         "Membership told", True,
-        "Share of the providers that any attack is right about, less what saying the same of all would give, at most; "
-        "the interval holds for all attacks together.",
+        "The most by which an attack is right about more of the providers than saying the same of all would be; the "
+        "interval holds for all attacks together.",
     ),
     MEMORY: Meaning(
         "Memorisation", True,

@@ -191,6 +191,9 @@ def test_no_attack_stands_for_another() -> None:
     few = beside(0.2, 0.55, 0.9)
     assert severity_of(few) is Severity.UNTOLD and "right about 90 % of them" in headline_of(few)
     assert gated(few).high is not None and gated(few).high > 0.4
+    lopsided = beside(0.45, 0.5, 0.55)
+    lopsided["membership"]["numbers"]["APK"]["chance_s0"] = Estimate.exactly(0.7).to_json()
+    assert severity_of(lopsided) is Severity.UNTOLD and "is right about 70 % of them" in headline_of(lopsided)
     chosen = beside(0.45, 0.5, 0.55)
     chosen["membership"]["numbers"]["AZK"]["accuracy_s0"]["low"] = 0.505
     assert gated(chosen).low < 0 < gated(chosen).value
@@ -201,6 +204,9 @@ def test_no_all_clear_where_others_are_told_for_members() -> None:
     swapped = record(-0.4, 0.4, -0.1, memory=-0.3, memory_high=-0.2)
     assert severity_of(swapped) is Severity.UNTOLD
     assert "were the two given the wrong way round?" in headline_of(swapped)
+    unlearnt = record(-0.01, 0.4, -0.1)
+    unlearnt["memorisation"]["numbers"]["provider_name"]["beyond_acc"] = Estimate(-0.3, -0.4, -0.2, 40, 20).to_json()
+    assert severity_of(unlearnt) is Severity.UNTOLD and "or gained more by the training" in headline_of(unlearnt)
 
 
 def test_a_public_model_that_saw_the_members_is_no_control(blue_red: BlueRed) -> None:

@@ -497,14 +497,17 @@ def test_what_of_trainer_is_not_imitated_is_recorded_and_the_first_cause(
     assert causes[0]["sentence"] == f"{said}, as recorded, which is not imitated"
 
 
+def resumed(folder: Path, out: Path, *, steps: int) -> None:
+    """A training to the end below ``out / "first"``, and in ``out`` from its checkpoint after so many steps."""
+    often = {"save_strategy": "steps", "save_steps": steps, "gradient_accumulation_steps": 1}
+    trained_by_trainer(folder, out / "first", network(folder), **often)
+    checkpoint = str(out / "first" / "checkpoints" / f"checkpoint-{steps}")
+    trained_by_trainer(folder, out, network(folder), resume=checkpoint, gradient_accumulation_steps=1)
+
+
 def test_a_training_that_goes_on_says_that_its_optimiser_has_a_state(folder: Path, tmp_path: Path) -> None:
     """Rows that earlier steps set moving were "other pages"."""
-    often = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 1}
-    trained_by_trainer(folder, tmp_path / "first", network(folder), **often)
-    trained_by_trainer(
-        folder, tmp_path, network(folder), resume=str(tmp_path / "first" / "checkpoints" / "checkpoint-2"),
-        gradient_accumulation_steps=1,
-    )  # fmt: skip
+    resumed(folder, tmp_path, steps=2)
     case = case_of(folder, tmp_path)
     assert causes_of(case)[0]["sentence"].startswith("optimiser: its state after 2 earlier steps, as recorded")
 
@@ -523,12 +526,7 @@ class Ending(TrainerCallback):  # type: ignore[misc]
 
 def test_the_pages_of_a_resumed_epoch_are_those_it_saw(folder: Path, tmp_path: Path) -> None:
     """Resumed behind its first step, an epoch was said to have seen the pages of that step, which it skips."""
-    often = {"save_strategy": "steps", "save_steps": 1, "gradient_accumulation_steps": 1}
-    trained_by_trainer(folder, tmp_path / "first", network(folder), **often)
-    trained_by_trainer(
-        folder, tmp_path, network(folder), resume=str(tmp_path / "first" / "checkpoints" / "checkpoint-1"),
-        gradient_accumulation_steps=1,
-    )  # fmt: skip
+    resumed(folder, tmp_path, steps=1)
     (whole,), (rest,) = read_updates(tmp_path / "first" / "updates"), read_updates(tmp_path / "updates")
     assert rest.details["batches"] == whole.details["batches"][1:] and rest.details["steps"] == 1
 

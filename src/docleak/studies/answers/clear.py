@@ -11,7 +11,6 @@ from docleak.metrics.estimate import Estimate
 from docleak.studies.answers.record import (
     Record,
     attacks_in,
-    best_attack,
     best_score,
     memory_in,
     numbers_in,
@@ -28,6 +27,8 @@ TOLD_AT_MOST = 0.1
 #: And where members and others are so unlike in number: who says the same of all is right about this share or more, so
 #: that an attack which tells them apart may be right no oftener.
 LOPSIDED = 0.6
+#: By how much members' documents are answered better than others', and how much of that the training added.
+SIDES = ("gap", "beyond")
 #: How often chance alone may set a release's label by the numbers of its providers, whichever; by its measured epsilon;
 #: by the scores of its documents.
 ERROR = 0.05
@@ -114,7 +115,10 @@ def unsound_of_providers(record: Record) -> str:
     if "whose" in record and (why := mistaken(record["whose"])):
         return why
     if _the_wrong_way(record):
-        return "others' are surely answered better than members': were the two given the wrong way round?"
+        return (
+            "others' are surely answered better than members', or gained more by the training: were the two given the "
+            "wrong way round?"
+        )
     if _by_the_public_model(record):
         return (
             "members' documents are surely answered better, but perhaps as much so by the public model: they may be "
@@ -125,11 +129,11 @@ def unsound_of_providers(record: Record) -> str:
 
 def lopsided(record: Record) -> str:
     """Why an attack that is right no oftener than who says the same of all shows nothing; "" where it does."""
-    best = best_attack(record)
-    if best is None or best.chance < LOPSIDED:
+    chance = max((one.chance for one in attacks_in(record)), default=0.0)
+    if chance < LOPSIDED:
         return ""
     return (
-        f"saying the same of all providers is right about {100 * best.chance:.0f} % of them, so that an attack may "
+        f"saying the same of all providers is right about {100 * chance:.0f} % of them, so that an attack may "
         "tell members from others and be right no oftener: ask about as many of either"
     )
 
@@ -140,7 +144,7 @@ def _by_the_public_model(record: Record) -> bool:
     answered = [numbers_in(record, "gap").get("", {}), *numbers_in(record, "memorisation").values()]
     for one in answered:
         asked = [of for of in ("acc", "anls") if {f"gap_{of}", f"beyond_{of}"} <= one.keys()]
-        surely = {side: any(sure_low(one[f"{side}_{of}"], record) > 0 for of in asked) for side in ("gap", "beyond")}
+        surely = {side: any(sure_low(one[f"{side}_{of}"], record) > 0 for of in asked) for side in SIDES}
         if surely["gap"] and not surely["beyond"]:
             return True
     return False
@@ -165,10 +169,9 @@ def providers_not_excluded(record: Record) -> str:
 
 def _the_wrong_way(record: Record) -> bool:
     """Whether what would tell members tells others, beyond chance."""
-    gap = numbers_in(record, "gap").get("", {})
-    side = "beyond" if "beyond_acc" in gap else "gap"
-    answered = [gap[f"{side}_{of}"] for of in ("acc", "anls") if gap]
-    answered += memory_in(record).values()
+    gap, memory = numbers_in(record, "gap").get("", {}), numbers_in(record, "memorisation").values()
+    answered = [gap[f"{side}_{of}"] for side in SIDES for of in ("acc", "anls") if f"{side}_{of}" in gap]
+    answered += [of[f"{side}_acc"] for of in memory for side in SIDES if f"{side}_acc" in of]
     return any(sure_high(one, record) < 0 for one in answered) or any(
         sure_high(one.accuracy, record) < min(one.chance, 0.5) for one in attacks_in(record)
     )

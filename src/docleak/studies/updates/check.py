@@ -48,9 +48,10 @@ def check(case: UpdateCase, words: Mapping[str, Any], others: Others) -> dict[st
     test = case.round.test() if tested else None
     doubts = [*_of_round(case, test, tested=tested), *([] if total else _of_examples(case)), *_of_words(case, words)]
     failed = tested and (test is None or not test.passed or bool(case.unsent))
-    causes = diagnosed(case, others) if failed else ()
     if test is not None and test.passed:  # what came is reproduced: what did not come is all that there is to explain
-        causes = tuple(cause for cause in causes if cause.key == "partial")
+        causes = tuple(_search(case, {}).left_out()) if failed else ()
+    else:
+        causes = diagnosed(case, others) if failed else ()
     said = [{**asdict(cause), "reproduces": cause.reproduces} for cause in causes]
     return {"self_test": told_test(test), "doubts": doubts, "causes": said}
 
@@ -63,11 +64,15 @@ def imitable(taken: ImitatedRound) -> bool:
 
 def diagnosed(case: UpdateCase, others: Others) -> tuple[Cause, ...]:
     """Possible causes, the most probable first."""
+    return _search(case, others()).causes()
+
+
+def _search(case: UpdateCase, others: Mapping[str, ImitatedRound]) -> Diagnosis:
     update = case.update
     return Diagnosis(
         case.round, update.received(), update.start(), case.unsent, update.kind, unlike(update), tuple(update.names),
-        others=others(),
-    ).causes()  # fmt: skip
+        others=others,
+    )  # fmt: skip
 
 
 def _of_round(case: UpdateCase, test: SelfTest | None, *, tested: bool) -> list[str]:

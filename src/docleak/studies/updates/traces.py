@@ -88,7 +88,7 @@ class Traces:
         yield from self._kind()
         packed = [*self._compressed()]
         yield from packed or self._precision()
-        yield from self._partial()
+        yield from self.left_out()
         merged = [*self._merged()]
         yield from merged
         yield from self._clipped()
@@ -104,7 +104,8 @@ class Traces:
             if said.startswith(("pixel normalisation", "label mask", "tied weights")):
                 yield Cause(split_name(said)[0], said, TRACED)
 
-    def _partial(self) -> Iterator[Cause]:
+    def left_out(self) -> Iterator[Cause]:
+        """What did not come, or did not move."""
         trial, names = self.trial, [name for name, _ in trainable(self.trial.truth.model.module)]
         if self.unsent:
             yield Cause("partial", f"partial send: {len(self.unsent)} of {len(names)} tensors did not come, first "

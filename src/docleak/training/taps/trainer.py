@@ -39,8 +39,9 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         """Copy the weights before, and note whether the optimiser has a state of earlier steps."""
         if state.is_world_process_zero:
             self._forget()
-            self._safely(lambda: self._continue(args, state, **kwargs))
-            self._safely(lambda: self._begin(model, kwargs.get("train_dataloader"), kwargs.get("processing_class")))
+            loader, processing = kwargs.get("train_dataloader"), kwargs.get("processing_class")
+            self._safely(lambda: self._continue(args, state, kwargs.get("optimizer"), loader))
+            self._safely(lambda: self._begin(model, loader, processing))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """Note the rate of the step."""
@@ -72,14 +73,13 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
             self._start = {}
             self.recorder.warn(f"this training's epoch is not recorded: {type(fault).__name__}: {fault}")
 
-    def _continue(self, args: Any, state: Any, optimizer: Any = None, train_dataloader: Any = None, **k: Any) -> None:
+    def _continue(self, args: Any, state: Any, optimizer: Any, loader: Any) -> None:
         kept, done = getattr(optimizer, "state", None) or {}, getattr(state, "global_step", 0)
         if any(isinstance(value, Tensor) and bool(value.any()) for one in kept.values() for value in one.values()):
             self._continued = [f"optimiser: its state after {done or 'no one knows how many'} earlier steps"]
-        if done and not args.ignore_data_skip and has_length(train_dataloader):
-            # the sampler gives out what is skipped, too
+        if done and not args.ignore_data_skip and has_length(loader):  # the sampler gives out what is skipped, too
             parts = args.gradient_accumulation_steps
-            self._skipped = done % -(-len(train_dataloader) // parts) * parts
+            self._skipped = done % -(-len(loader) // parts) * parts
 
     def _begin(self, model: Any, loader: Any, processing: Any) -> None:
         self._start = _copied(model)
