@@ -19,7 +19,7 @@ IMAGE = GradientAttack(
     priors={"tv-spatial": 1e-5},
 )
 
-#: MMGIA eq. 2 as printed. The paper names neither the solver nor the weight of total variation.
+#: MMGIA eq. 2's sum of norms. "Gradient descent" and total variation without a weight are printed: Adam, 0.01 are ours.
 IMAGE_PAPER = GradientAttack(
     name="mmgia-image-paper",
     paper="Zheng et al. (2025), eq. 2",

@@ -60,8 +60,9 @@ def check_budget(attempts: int) -> None:
 class CdmiConfig:
     """Hyper-parameters with the values of appendix A; where it gives a range, its middle.
 
-    ``candidates`` is N_c. ``weight`` is the target's in the mean, found to be best between 0.2 and 0.6; 0 is the
-    baseline that knows public data only (section 5.2), which never calls the target.
+    Where the public temperature begins is ours. ``candidates`` is N_c. ``weight`` is the target's in the mean (the best
+    were 0.2 to 0.6, of which of the two likelihoods the paper does not say); 0 is the baseline that knows public data
+    only (section 5.2), which never calls the target.
     """
 
     name: ClassVar[str] = "cdmi"

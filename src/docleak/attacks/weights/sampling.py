@@ -1,4 +1,4 @@
-"""From logits and losses of candidates to the next token (Dentan et al., 2024, algorithm 2, lines 8 to 15)."""
+"""From logits and losses of candidates to the next token (Dentan et al., 2024, section 4.2, steps 3 to 6)."""
 
 from __future__ import annotations
 

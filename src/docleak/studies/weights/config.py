@@ -76,8 +76,8 @@ class WeightsConfig:
     ``criterion`` says which checkpoint is published: precision, loss, last or epoch-N. Of the private fields, drawn in
     one order, ``fields`` (0: all) of 3 to 15 tokens are attacked from number ``first`` on; ``draw_apart`` draws the
     order from a stream of its own, and not behind the division's. ``control`` trains the target on the public pages,
-    so that it never saw the fields. ``repeats`` also masks the places where the page prints the value again, which the
-    paper leaves. ``noise`` puts Gaussian noise in the place of the pictures. ``tuning`` seeks the attack's settings.
+    so that it never saw the fields. ``repeats`` also masks the places where the page prints the value again, of which
+    the paper says nothing. ``noise`` puts Gaussian noise in the place of the pictures. ``tuning`` seeks the settings.
     ``shadow`` is the game that the adversary can play by itself, on its public pages; ``calibrate`` plays it beside
     this one, to say how sure it can be.
 

@@ -80,7 +80,7 @@ SYNTHETIC = "synthetic"
 #: What a row's private training may set, and what it says there; it says nothing without an epsilon.
 PRIVATE = {item.name: item.default for item in fields(PrivateFit)} | {"epsilon": 0.0}
 PRIVATE["private_learning_rate"] = PRIVATE.pop("learning_rate")
-#: A row's settings beside those of its game, as the paper has them.
+#: A row's settings beside those of its game, as the paper has them where it names any (no learning rate, no batches).
 PAPER: Mapping[str, Any] = {
     "data": "sroie", "public_data": "", "public_without": {}, "shows": "attack", "candidates": 128, "weight": 0.4,
     "top_p": 0.10, "mean": "geometric", "temperature": 0.3, "tuned_on": "", "strong": False, "epochs": 150,

@@ -31,8 +31,8 @@ from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.game import attack_field, ready
 from docleak.studies.weights.table import first_matches
 
-#: The ranges of appendix A: the target's weight, the temperature of its softmax and (twice that at the field's first
-#: token, decaying over 3) of the public model's, and p of top-p.
+#: The ranges of appendix A: the weight (taken as the target's), the temperature of its softmax and (twice that at the
+#: field's first token, decaying over 3; twice is ours) of the public model's, and p of top-p.
 WEIGHTS, TEMPERATURES, TOP_P = (0.2, 0.4, 0.6), (0.2, 0.3, 0.4), (0.10, 0.12)
 
 

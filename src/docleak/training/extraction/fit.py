@@ -31,9 +31,10 @@ GROUP = "Training"
 class FitConfig:
     """AdamW with a linear warm-up, then a constant learning rate; dropout as the model's configuration says.
 
-    Dentan et al. (2024), section 5.1: 300 epochs for "mlm" and 150 for the other tasks, validated after each. The
-    model is validated every ``validate_every`` epochs and after the last. With ``patch`` the picture does not show the
-    words of "mlm" that are to be guessed (a control of ours).
+    Dentan et al. (2024), section 5.1: 300 epochs for "mlm" and 150 for the other tasks, validated after each;
+    optimiser, learning rate and batches it does not name. The model is validated every ``validate_every`` epochs and
+    after the last. With ``patch`` the picture does not show the words of "mlm" that are to be guessed (a control of
+    ours).
     """
 
     epochs: int = option(300, "Epochs of the target; without it, half as many for other tasks than mlm.", group=GROUP,
@@ -176,8 +177,7 @@ def validate(
     classified rightly ("classify"), or the F1 score of entities or links (the other tasks).
 
     Masks are drawn with ``seed``, so that epochs are compared on the same ones; ``patch`` hides in the picture what
-    they mask. The paper writes "accuracy"; its values
-    for entities and links are those that BROS's authors report as F1.
+    they mask. The paper writes "accuracy", and calls its values consistent with those of BROS's authors, who report F1.
     """
     model.module.eval()
     if model.task == "mlm":
