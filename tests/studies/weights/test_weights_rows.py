@@ -191,6 +191,11 @@ def test_levels_tell_a_factor_that_matters_from_one_that_does_not() -> None:
     means = {name: level.distances.value for (_, name), level in by.items()}
     assert means == pytest.approx({"all rows": 1.5, "bimodal": 2, "unimodal": 1, "loss": 1.5, "precision": 1.5})
     assert by["all rows", "all rows"].printed == pytest.approx(1.2) and "over 4 rows" in by["all rows", "all rows"].text
+    last = [(asked(bimodal=bimodal, criterion="last"), found(0.8, 0.8), None) for bimodal in (False, True)]
+    texts = {(level.factor, level.value): level.text for level in levels([*members, *last])}
+    assert "(paper 1.200 over 4) over 6 rows" in texts["all rows", "all rows"], "the paper has no last epoch"
+    assert "(paper 1.200 over 2) over 3 rows" in texts["modality", "bimodal"]
+    assert "(paper 1.200) over 2 rows" in texts["criterion", "loss"] and "paper" not in texts["criterion", "last"]
     nothing = levels([(asked(), (), 1.1), (asked(task="el"), (), None)])
     assert [level.text for level in nothing] == ["- (paper 1.100)", "- (paper 1.100)", "-"]
 

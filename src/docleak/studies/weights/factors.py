@@ -54,7 +54,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Level:
-    """One value of a factor: means over ``n`` rows with their intervals, and of the paper's improvement factors."""
+    """One value of a factor: means over ``n`` rows with their intervals, and of the improvement factors that the paper
+    prints, over ``told`` rows of these (none of the last epoch, for one)."""
 
     factor: str
     value: str
@@ -62,6 +63,7 @@ class Level:
     distances: Estimate
     n: int
     printed: float | None
+    told: int
 
     @property
     def name(self) -> str:
@@ -71,7 +73,8 @@ class Level:
     @property
     def text(self) -> str:
         """For the lines under a table."""
-        paper = "" if self.printed is None else f" (paper {self.printed:.3f})"
+        of = f" over {self.told}" * (0 < self.n != self.told)
+        paper = "" if self.printed is None else f" (paper {self.printed:.3f}{of})"
         if not self.n:
             return f"-{paper}"
         return f"{self.ipf.text()}{paper} over {self.n} rows; its distances alone {self.distances.text()}"
@@ -97,7 +100,7 @@ def _level(factor: str, value: str, members: Sequence[Member]) -> Level:
     epsilon = float(members[0][0]["ipf_epsilon"])
     statistics = (partial(improvement_factor, epsilon=epsilon), three_distances)
     ipf, distances = (mean_over_rows(done, statistic, rng=np.random.default_rng(0)) for statistic in statistics)
-    return Level(factor, value, ipf, distances, len(done), float(np.mean(printed)) if printed else None)
+    return Level(factor, value, ipf, distances, len(done), float(np.mean(printed)) if printed else None, len(printed))
 
 
 def mean_over_rows(rows: Sequence[Sequence[Outcome]], statistic: Statistic, *, rng: np.random.Generator) -> Estimate:
