@@ -88,7 +88,7 @@ def _compared(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:
                     if number.value is not None and number.groups > 1:
                         told.append(f"{one['model']} {column.text(number)} ({number.groups})")
                     if key in one["paper"]:
-                        printed[one["model"].removesuffix("-spread")] = column.number(one["paper"][key])
+                        printed[one["model"].removesuffix("-spread")] = column.printed(one["paper"][key])
                 cells.append("; ".join(told))
             if cells[0] and any(cells[1:]):
                 shown = " | ".join(cell or "-" for cell in cells)

@@ -17,6 +17,7 @@ from docleak.errors import DocleakError, RecipeError
 from docleak.recipes import Recipe, Row, find_recipe
 from docleak.recipes.rows import failures_of, markdown_of, reproduce, require_rows, rows_of, tables_of, write_table
 from docleak.recipes.statements import table_of as decided_table
+from docleak.report.table import Column
 from docleak.report.templating import render
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.study import TableRow
@@ -183,3 +184,9 @@ def test_what_no_paper_found_is_not_called_a_papers_finding(paper: str, ours: bo
     page = render("recipe.html.j2", recipe=table, scale="tiny", tables=[], facts={}, footnote="", picture=None, uri="")
     assert f">{source}<" in page and f"<b>{said}:</b> all." in html.unescape(page)
     assert decided_table([], ours).title == ("Statements, tested" if ours else "The paper's findings, tested")
+
+
+@pytest.mark.parametrize(("number", "shown"), [(0.5395, "54.0%"), (0.0355, "3.6%"), (0.0015, "0.2%"), (0.377, "37.7%")])
+def test_a_printed_number_is_rounded_as_by_hand(number: float, shown: str) -> None:
+    """The floats nearest to 53.95 and 3.55 % are less, and were shown as 53.9 and 3.5."""
+    assert Column("accuracy", 1, percent=True).text("-", printed=number) == f"- (paper {shown})"

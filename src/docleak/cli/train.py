@@ -249,8 +249,8 @@ def _say_cost(federation: Federation, silos: int) -> None:
         f"{federation.model}: {cost.trainable:,} numbers are trained and travel, a tied weight once.\n"
         f"A round: {clients} of {silos} silos, each {cost.down() / 2**20:,.2f} MiB down and "
         f"{cost.up(federation.compression) / 2**20:,.2f} MiB up ({federation.compression}).\n"
-        f"{counted_words(federation.rounds, 'round')}: docleak sends {sent / 2**30:,.2f} GiB. The papers' counting, in "
-        f"which every use of a tied weight travels: {published / 2**30:,.2f} GiB.\n"
+        f"{counted_words(federation.rounds, 'round')}: docleak sends {sent / 2**30:,.2f} GiB. With every "
+        f"use of a tied weight, as PFL-DocVQA's paper seems to count: {published / 2**30:,.2f} GiB.\n"
         "Framing adds less than 2 %; each evaluation sends the model once more to every silo."
     )
     if (plan := federation.privacy) is not None:

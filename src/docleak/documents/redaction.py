@@ -1,4 +1,4 @@
-"""Hide an answer on a page for the memorisation test (Tito et al., 2023, appendix D.1.1): its words and its ink.
+"""Hide an answer on a page for the memorisation test (Tito et al., 2024, appendix D.1.1): its words and its ink.
 
 The paper says "exact or fuzzy matches" and "radius 20", and no public code holds either; what they mean here is in
 ``Removal`` and ``redact``. Only what OCR found is hidden: a logo stays, and is meant to, since the picture is the cue.
@@ -27,7 +27,7 @@ BLUE = (70, 130, 255)
 
 @dataclass(frozen=True)
 class Removal:
-    """What counts as a clue, and how it is blurred. The defaults are stricter than the paper in ``inside`` alone.
+    """What counts as a clue, and how it is blurred. ``inside`` is stricter than the paper tells.
 
     A run of words goes if the normalised Levenshtein similarity of its letters and digits (case folded, no spaces or
     punctuation) with the answer's, or with those of one of its words of ``shortest`` or more, is ``threshold`` or more.
@@ -54,7 +54,7 @@ class Removal:
 
 #: The default: the stricter removal.
 THOROUGH = Removal()
-#: What the paper describes, which leaves an answer that stands inside a longer word.
+#: Nearer to what the paper describes, whose removal leaves an answer that stands inside a longer word.
 AS_IN_THE_PAPER = Removal(inside=False)
 
 

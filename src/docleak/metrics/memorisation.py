@@ -1,6 +1,6 @@
 """What a model still answers once the answer is hidden, of providers it was trained on and of others.
 
-Accuracy and ANLS as in DocVQA (Tito et al., 2023, Tables 2, 7, 8). The unit is the provider: its documents stand or
+Accuracy and ANLS as in DocVQA (Tito et al., 2024, Tables 2, 7, 8). The unit is the provider: its documents stand or
 fall together, so intervals resample providers, never questions.
 """
 

@@ -1,8 +1,9 @@
 """FeDocVQA's model (Nguyen & Karatzas, 2024, section 4.3): T5 and the patch embedding of a masked autoencoder.
 
 Left open by the paper, and settled as in the authors' public code: a token belongs to the patch in which the centre of
-its box lies; question and end tokens have the zero box and no patch; text comes first, then the patches that hold none,
-in reading order, with their own boxes. Boxes go through the paper's linear layer (the code looks them up in tables).
+its box lies; question and end tokens have the zero box and no patch; the patches that hold no text come in reading
+order, with their own boxes. The paper lists the picture before words and question; as in that code they stand behind,
+the question first. Boxes go through the paper's linear layer (the code looks them up in tables).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""VT5 (Tito et al., 2023, section 4.2 and appendix B): T5 with boxes in its text and a frozen DiT's patches behind it.
+"""VT5 (Tito et al., 2024, section 4.2 and appendix B): T5 with boxes in its text and a frozen DiT's patches behind it.
 
 Left open by the paper, and settled by the authors' public code: the four edges of a box are looked up in one table for
 x and one for y, summed, normalised, and mapped by a linear layer before they are added to the token; the picture's

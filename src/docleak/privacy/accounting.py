@@ -1,8 +1,8 @@
 """What a mechanism costs: epsilon by three accountants, in a value that says everything it depends on.
 
-PLD (dp-accounting) is the reference: an upper bound, tight to its grid. PRV (Opacus) is what Tito et al. (2024) used;
-RDP (dp-accounting) is the older, looser bound that much code prints. PRV and RDP only know Poisson sampling of the
-units themselves.
+PLD (dp-accounting) is the reference: an upper bound, tight to its grid. PRV is the accountant of Tito et al. (2024), by
+Opacus here; RDP (dp-accounting) is the older, looser bound that much code prints. PRV and RDP only know Poisson
+sampling of the units themselves.
 """
 
 from __future__ import annotations

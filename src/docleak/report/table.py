@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from docleak.documents.visible import in_markdown, without_html
@@ -41,17 +41,27 @@ class Column:
             ours = value or "-"
         else:
             ours = number_text(self._held(value), self.digits, percent=self.percent)
-        return ours if printed is None else f"{ours} (paper {self.number(printed)})"
+        return ours if printed is None else f"{ours} (paper {self.printed(printed)})"
 
     def number(self, value: float) -> str:
         """A number of the column by itself."""
         return number_text(value, self.digits, percent=self.percent)
 
+    def printed(self, value: float) -> str:
+        """A number that a paper prints: its halves are rounded up, for 53.95 is no 53.949, which floats make of it."""
+        return self.number(self._to_digits(value, ROUND_HALF_UP))
+
     def _held(self, value: float) -> float:
-        if not self.bound or not math.isfinite(value):
+        if not self.bound:
+            return value
+        return self._to_digits(value, ROUND_CEILING if self.bound == "most" else ROUND_FLOOR)
+
+    def _to_digits(self, value: float, rounding: str) -> float:
+        """The number with no more decimals than are shown."""
+        if not math.isfinite(value):
             return value
         last = Decimal(1).scaleb(-self.digits - 2 * self.percent)
-        return float(Decimal(repr(float(value))).quantize(last, ROUND_CEILING if self.bound == "most" else ROUND_FLOOR))
+        return float(Decimal(repr(float(value))).quantize(last, rounding))
 
 
 @dataclass(frozen=True)

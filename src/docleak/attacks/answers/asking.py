@@ -1,6 +1,6 @@
 """Ask a model about pages of one's own: what a black box says, how sure it is, and how far it is from the true answer.
 
-Tito et al. (2023, section 5.2.3): with zero knowledge the adversary reads the text alone; with partial knowledge it
+Tito et al. (2024, section 5.2.3): with zero knowledge the adversary reads the text alone; with partial knowledge it
 also gets confidence and loss. It knows the answers to its own questions, and nothing of the training.
 """
 

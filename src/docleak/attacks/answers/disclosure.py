@@ -1,4 +1,4 @@
-"""Ask for what the document does not hold (Tito et al., 2023, appendix D.1.4): whose number does the model give?
+"""Ask for what the document does not hold (Tito et al., 2024, appendix D.1.4): whose number does the model give?
 
 Nothing is hidden. If few answers come up for many providers' documents, they come from the training, not the page.
 """

@@ -56,7 +56,7 @@ class Clusterer(StrEnum):
 class AzkConfig:
     """AZK's choices; ``starts`` and ``iterations`` are those of the authors' code, which does not ``standardise``.
 
-    G1 is the zero knowledge of the paper's name. More ``groups`` need more, and helped k-means little there.
+    G1 is the zero knowledge of the paper's name. More ``groups`` need more, and made k-means worse there.
     """
 
     groups: tuple[str, ...] = ("G1",)

@@ -1,4 +1,4 @@
-"""The memorisation test (Tito et al., 2023, section 5.1 and appendix D.1): ask for what the page no longer shows.
+"""The memorisation test (Tito et al., 2024, section 5.1 and appendix D.1): ask for what the page no longer shows.
 
 A page's answer is hidden (``documents.redaction``) and asked for; what the model then says right, it remembers, cued by
 a logo perhaps. The second test has no question at all: what the model says is hidden, and it is asked again.

@@ -1,8 +1,9 @@
 """Targets: released models that recipes train, and how, stated once for all tables, so that they share them.
 
 ``paper`` is Tito et al. (2024), Table 12, where it says it: batches, rounds, learning rate, delta, sampling, clip norm
-(column "Sensitivity", which calls it sigma). Epochs of a provider's own training and weight decay are ours. ``tiny`` is
-ours throughout; docs/release.md says why it is what it is. ``base`` is to see what the published size costs.
+(column "Sensitivity", which calls it sigma). Epochs of a provider's own training, weight decay, the clip norm of
+federated budgets below 8 and the centralised M are ours (docs/fidelity.md). ``tiny`` is ours throughout;
+docs/release.md says why it is what it is. ``base`` is to see what the published size costs.
 """
 
 from __future__ import annotations

@@ -76,8 +76,9 @@ def clear_shelves(below: Path) -> None:
 class FedOpt:
     """SERVEROPT: ``fedavg``, ``fedavgm`` (``beta1``) or ``fedadam`` (``beta1``, ``beta2``, epsilon inside the root).
 
-    FedAdam corrects no bias, as printed. ``divide_by_clients`` is Algorithm 1 taken at its word, which divides by the
-    number of sampled clients although the weights p_k sum to one already.
+    FedAdam corrects no bias, as printed. ``divide_by_clients`` divides by the number of sampled clients, as Algorithm 1
+    does; with all clients in a round, where its weights p_k sum to one already, that is Algorithm 1 at its word. (Its
+    p_k are of all K clients, by eq. 1, and sum to less over a part of them; here they are of the round's.)
     """
 
     rule: str = "fedavg"

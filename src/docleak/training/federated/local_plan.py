@@ -17,9 +17,9 @@ class LocalPlan:
     """``epochs`` over a client's examples in batches, with an optimiser that begins anew each round.
 
     ``objective`` says what an example is, see ``objective_of``. ``optimiser`` is "adamw" (decay apart from the
-    gradient), "adam" (the paper's: torch's Adam adds the decay to the gradient, so that weights which no example moves
-    shrink by a whole step) or "sgd"; ``learning_rate`` is constant. ``max_steps`` ends a round early; 0 does not. With
-    ``dropout`` the model trains as its configuration says, else in evaluation mode.
+    gradient), "adam" (the paper's, as torch has it: the decay is added to the gradient, so that weights which no
+    example moves shrink by a whole step) or "sgd"; ``learning_rate`` is constant. ``max_steps`` ends a round early; 0
+    does not. With ``dropout`` the model trains as its configuration says, else in evaluation mode.
     """
 
     epochs: int = 1

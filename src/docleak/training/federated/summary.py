@@ -40,8 +40,8 @@ FLOAT, HALF, INDEX = 4, 2, 4  # bytes
 class Cost:
     """Numbers of a model that travel: ``trainable`` with a tied weight once, ``counted`` with each of its uses.
 
-    Nguyen & Karatzas (2024) and Tito et al. (2024) count the entries of PyTorch's state dict, in which T5's tied
-    embedding stands four times; frozen weights do not travel in either.
+    Tito et al. (2024) print 44.66 GB and do not say how they count: it is what the entries of PyTorch's state dict come
+    to in GiB, in which T5's tied embedding stands four times. Frozen weights travel neither there (6.1) nor here.
     """
 
     trainable: int
@@ -73,7 +73,7 @@ class Cost:
         return federation.rounds * clients * (self.down() + self.up(federation.compression))
 
     def as_published(self, federation: Federation, silos: int) -> int:
-        """Bytes of the same training in the papers' counting: float32, both ways, every use of a tied weight."""
+        """Bytes of the training as Tito et al. (2024) seem to count: float32, both ways, a tied weight for each use."""
         clients = drawn(federation, silos)
         return federation.rounds * clients * 2 * FLOAT * self.counted
 
