@@ -66,9 +66,9 @@ def budget(
         0, "How many there are, to judge delta; 0: judge 1/2 and above only.", range=Range(0, 10**12)
     ),
     relation: str = option("add-or-remove-one", "What neighbours differ in: add-or-remove-one, replace-one."),
-    accountant: str = option("pld", "pld (the reference), prv (as in the paper), rdp."),
+    accountant: str = option("pld", "pld (the reference), prv (as Tito et al., 2024), rdp."),
     published: bool = option(
-        False, "Count drawn clients as the paper does: as if every provider were drawn on its own. No bound.",
+        False, "Count drawn clients as Tito et al. (2024) do: every provider as if drawn on its own. No bound.",
         need=Need(lambda given: given.client_rate != "1", "--client-rate below 1"),
     ),
     phases: str | None = option(None, "Plan several trainings of one model together: NAME:ROUNDS or NAME:ROUNDS:RATE, "
@@ -77,7 +77,7 @@ def budget(
 ) -> None:  # fmt: skip
     """Plan a private training: give two of --epsilon, --noise and --rounds, and get the third.
 
-    Without any of them: the noise for epsilon 8 over 10 rounds, as in the paper's centralised training.
+    Without any of them: the noise for epsilon 8 over 10 rounds, as in the centralised training of Tito et al. (2024).
 
     What noise for epsilon 4?   docleak budget --epsilon 4 --rounds 10 --rate 0.2
 

@@ -98,7 +98,7 @@ class TrainingSettings:
         range=ranges.SECURE_LIMIT, need=_SECURE,
     )  # fmt: skip
     published_counting: bool = option(
-        False, "Count drawn clients (--participation) as the paper does. No bound.", group=FEDERATED
+        False, "Count drawn clients (--participation) as Tito et al. (2024) do. No bound.", group=FEDERATED
     )
     epsilon: float | None = option(
         None, "Train with differential privacy of this epsilon.", group=PRIVATE, range=ranges.EPSILON
