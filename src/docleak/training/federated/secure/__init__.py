@@ -4,8 +4,9 @@ The protocol is Bonawitz et al. (2017), "Practical secure aggregation for privac
 variant with signatures and a consistency check: pairwise masks that cancel in the sum modulo 2^32, a mask of its own
 per silo, and Shamir shares of the secrets of both kinds, so that silos may drop out at any step. Appendix F of Tito et
 al. (2024) asks for masks that cancel in the sum, and refers to that protocol. It only composes primitives of the
-package ``cryptography``; Shamir's scheme is plain arithmetic in a published prime field. We add a check value per silo (HKDF of its seed under another label), so
-that a wrong share ends the round instead of spoiling the sum, and signatures on what the silos send.
+package ``cryptography``; Shamir's scheme is plain arithmetic in a published prime field. We add a check value per silo
+(HKDF of its seed under another label), so that a wrong share ends the round instead of spoiling the sum, and signatures
+on what the silos send.
 
 What holds, with K invited silos and threshold t (more than K / 2; the default is the published floor(2K / 3) + 1):
 
