@@ -22,7 +22,7 @@ from docleak.models.vt5 import VT5
 class Kind:
     """What an architecture is made of: the adapter, its picture encoder by ``model_type`` and in words, and settings.
 
-    ``settings`` are those of ReaderConfig in which the architecture's paper differs from the defaults.
+    ``settings`` are those of ReaderConfig in which the architecture differs from the defaults.
     """
 
     adapter: type[T5Reader]
