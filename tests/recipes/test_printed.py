@@ -47,18 +47,16 @@ def test_stored_tables_print_what_their_recipes_print() -> None:
             if row["paper"] not in (printed, beside):
                 wrong.append(f"{file.name}: {row['row']}, {row['model']}: {row['paper']}, not {beside}")
             seen += len(row["paper"])
-    assert seen > 1000 and not wrong, "\n".join(wrong)
+    assert seen > 1500 and not wrong, "\n".join(wrong)
 
 
 def test_stored_pages_tell_the_finding_that_their_recipe_tells() -> None:
-    recipes, tables = list_recipes(), stored()
-    assert len(tables) > 100
-    stale = [
-        file.stem
-        for file, table in tables.items()
-        if recipes[table["recipe"]].finding not in file.with_suffix(".md").read_text()
-    ]
-    assert not stale
+    stale, recipes, tables = list[str](), list_recipes(), stored()
+    for file, table in tables.items():
+        recipe = recipes[table["recipe"]]
+        said = f"{recipe.source(table['scale'])} {recipe.whose_finding}: {recipe.finding}"
+        stale += [file.stem] * (said not in file.with_suffix(".md").read_text())
+    assert len(tables) > 100 and not stale
 
 
 def test_a_target_of_cdmi_has_one_number_in_all_tables() -> None:

@@ -462,25 +462,6 @@ def test_stored_tables_state_what_their_recipes_state() -> None:
     assert not stale, "run again: docleak reproduce, scripts/publish_tables.py, scripts.scoreboard\n" + "\n".join(stale)
 
 
-def test_stored_pages_have_their_recipes_finding_and_printed_numbers() -> None:
-    """A finding, or a number of a paper, that was mended in the recipe alone stayed on the page beside ours."""
-    results, recipes, stale, compared = Path(__file__).parents[2] / "docs" / "results", list_recipes(), list[str](), 0
-    for file in sorted(results.glob("*/*.json")):
-        table = json.loads(file.read_text())
-        if "recipe" not in table or "rows" not in table:
-            continue
-        recipe = recipes[table["recipe"]]
-        said = f"{recipe.source(table['scale'])} {recipe.whose_finding}: {recipe.finding}"
-        stale += [f"{file.name}: the finding"] * (said not in file.with_suffix(".md").read_text())
-        printed = {row.name: row.printed for row in recipe.rows}
-        for row in table["rows"]:
-            now = printed[row["row"]].get(row["model"], {})
-            numbers = row.get("paper", {}).items()
-            compared += len(numbers)
-            stale += [f"{file.name}: {row['row']}, {name}" for name, number in numbers if now.get(name) != number]
-    assert compared > 1500 and not stale, stale
-
-
 def test_stored_tables_name_no_folder_of_a_machine() -> None:
     results = Path(__file__).parents[2] / "docs" / "results"
     commands = {file: str(json.loads(file.read_text()).get("Command", "")) for file in results.glob("*/*.json")}
