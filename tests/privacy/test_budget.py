@@ -72,6 +72,7 @@ def test_beside_a_number_stand_the_other_accountants_and_the_other_relation() ->
 
 def test_a_delta_not_below_one_in_the_number_of_units() -> None:
     assert delta_warning(1e-5, 4149, "provider") == ""
+    assert delta_warning(1e-5, 0, "provider") == "", "silos that hold nothing take part all the same"
     said = delta_warning(1e-3, 1000, "provider")
     assert "delta 0.001 is not below 1/1000" in said and "one provider in 1000" in said
 

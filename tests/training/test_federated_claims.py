@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from docleak.privacy.gaussian import epsilon_of as exact
 from docleak.privacy.mechanism import Mechanism, Participation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.federation import Federation, impossible
@@ -82,6 +85,34 @@ def test_nothing_is_said_of_a_share_of_noise_that_is_none(noise: float, silos: i
     plan = DpPlan(Mechanism(noise, 1), clip_norm=1.0, denominator=200, delta=1e-5)
     facts = _spent(tmp_path, Federation(rounds=1, holdout=0.0, privacy=plan), silos)
     assert "share of the noise" not in facts["limit"] and "How long silos take" in facts["limit"]
+
+
+@pytest.mark.parametrize(("silos", "secure"), [(2, None), (4, None), (4, SecurePlan(3))])
+def test_whoever_sees_more_than_the_models_is_told_their_own_epsilon(
+    silos: int, secure: SecurePlan | None, tmp_path: Path
+) -> None:
+    """The server sees a share of the noise alone, another silo all shares but its own: K Gaussian shares of one."""
+    plan = DpPlan(Mechanism(2.0, 1), clip_norm=1.0, denominator=200, delta=1e-5)
+    limit = _spent(tmp_path, Federation(rounds=1, holdout=0.0, privacy=plan, secure=secure), silos)["limit"]
+    shares = secure.threshold if secure else silos
+    said = re.findall(r"towards (?:it|the server), this training alone costs epsilon ([0-9.]+[0-9])", limit)
+    wanted = [exact(math.sqrt(shares) / 2, 1e-5)] * (secure is None) + [exact(1 / math.sqrt(1 - 1 / shares) / 2, 1e-5)]
+    assert [float(one) for one in said] == pytest.approx(wanted, rel=1e-3)
+    assert "Trials of other settings" in limit
+    one = _spent(tmp_path / "one", Federation(rounds=1, holdout=0.0, privacy=plan), 1)["limit"]
+    assert "towards" not in one
+
+
+def test_a_unit_in_two_silos_that_nobody_could_see_is_said(tmp_path: Path) -> None:
+    """Over a network no machine has the names of two silos; its noise hides one contribution a round."""
+    cases = ((Unit.PROVIDER, True, True), (Unit.PROVIDER, False, False), (Unit.CLIENT, True, False))
+    for unit, deployed, said in cases:
+        plan = DpPlan(Mechanism(1.0, 1, unit=unit), clip_norm=1.0, denominator=2, delta=1e-5)
+        out = tmp_path / f"{unit} {deployed}"
+        run = FederatedRun.open(out, Federation(rounds=1, holdout=0.0, privacy=plan))
+        run.run.write_info("deployed", deployed)
+        _spent(out, run.federation, 3)
+        assert ("in one silo only, which nobody could check" in run.claim().sentence) is said
 
 
 @pytest.mark.parametrize(("silos", "threshold", "said"), [(2, 0, True), (3, 2, True), (3, 0, False)])

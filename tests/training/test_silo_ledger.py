@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from docleak.training.federated.scores import SENSITIVITY, evaluation_noise
 from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.silo_ledger import SiloLedger, begin, change_limits, composed_epsilon
 from docleak.training.federated.silo_limits import SiloLimits, has_limits
+from docleak.training.federated.wire import Compression
 
 PLAN = DpPlan(Mechanism(1.2, 3, unit_rate=0.5), clip_norm=0.5, denominator=4, delta=1e-5)
 FEDERATION = Federation(rounds=3, holdout=0.0, privacy=PLAN, local=LocalPlan(max_steps=1))
@@ -89,6 +91,7 @@ def test_two_nodes_on_one_folder_are_counted_together(tmp_path: Path) -> None:
         (changed(clip_norm=0.1), 4, "standard deviation 0.06"),
         (changed(denominator=3), 4, "divides by 3; expected at least 4"),
         (changed(unit=Unit.DOCUMENT), 4, "protects documents; expected providers"),
+        (replace(FEDERATION, compression=Compression.of("topk:0.001")), 4, "compressed by topk:0.001, one of 4 shares"),
         (changed(unit_rate=1.0), 4, "1 private round cost epsilon"),
         (replace(FEDERATION, privacy=None), 4, "no privacy plan"),
     ],
@@ -223,6 +226,10 @@ def test_what_was_spent_is_never_said_to_be_less_than_it_is(tmp_path: Path) -> N
     assert float(re.findall(r"theirs: epsilon ([0-9.]+)", words)[0]) >= ledger.epsilon()
     assert float(re.findall(r"own updates: ([0-9.]+[0-9])", words)[0]) >= ledger.epsilon_alone()
     assert float(re.findall(r"epsilon ([0-9.]+) of", _spent(ledger))[0]) >= ledger.epsilon()
+    assert "all documents of one provider added or removed" in words
+    assert f"PLD accountant of dp-accounting {version('dp-accounting')}" in words
+    assert "towards who sees sums" in _spent(ledger), "no epsilon without the adversary that it holds against"
+    assert float(re.findall(r"updates ([0-9.]+[0-9])", _spent(ledger))[0]) >= ledger.epsilon_alone()
     tight = replace(ledger, begun=ledger.begun[:2], limits=replace(ledger.limits, epsilon=ledger.epsilon() / 2))
     with pytest.raises(PrivacyError) as refused:
         tight.with_round(FEDERATION, number=3, shares=4)

@@ -175,7 +175,7 @@ def beside(found: Guarantee) -> list[Guarantee | PrivacyError]:
 
 def delta_warning(delta: float, units: int, unit: str) -> str:
     """Why ``delta`` is too large for so many units; empty where it is not."""
-    if delta < 1 / units:
+    if not units or delta < 1 / units:
         return ""
     return (
         f"delta {delta:.3g} is not below 1/{units}: publishing everything of one {unit} in {units}, drawn at random, "

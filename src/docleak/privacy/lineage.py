@@ -27,6 +27,11 @@ DECLARED: Origin = "declared public by the user"
 UNKNOWN: Origin = "unknown"
 #: What a claim is: a bound on epsilon, none, not known, or that nothing private was trained on.
 BOUND, NO_GUARANTEE, NOT_KNOWN, NOTHING_PRIVATE = "bound", "no guarantee", "unknown", "nothing private"
+#: What a claim takes for granted where silos' units were never seen together.
+UNCHECKED = (
+    " It holds for a {unit} that is in one silo only, which nobody could check over a network: one in k of them moves "
+    "a sum k times as far."
+)
 #: Ways of having been trained on or kept that are looked at one by one.
 MOST_WAYS = 16
 
@@ -39,7 +44,7 @@ class Trained:
     ``Fingerprints``, which lie elsewhere: their number alone would tell of one provider; None where nobody knows whose
     data it was. ``ledger`` is the digest of the ledger, ``repeatable`` says that noise came from a known seed.
     ``scores`` is how far a unit that was kept to evaluate on can move all its noised scores together, in standard
-    deviations of their noise; 0 where none were released.
+    deviations of their noise; 0 where none were released. ``unchecked``: nobody saw whether a unit is in two silos.
     """
 
     identity: str
@@ -51,6 +56,7 @@ class Trained:
     ledger: str = ""
     repeatable: bool = False
     scores: float = 0.0
+    unchecked: bool = False
 
     def spent(self) -> Guarantee | None:
         """What this training by itself guarantees."""
@@ -240,6 +246,7 @@ def _bound(private: Sequence[Trained], known: Fingerprints | None, start: str, p
         )
     unit, relation = mechanisms[0].unit, mechanisms[0].relation
     seeded = " Noise came from a seed: this holds against nobody who knows it." * any(t.repeatable for t in private)
+    seeded += UNCHECKED.format(unit=unit) * any(t.unchecked for t in private)
     if len(private) == 1:
         alone = guarantee(mechanisms[0], delta)
         text = f"{alone.sentence()}{seeded} {start}"

@@ -135,6 +135,12 @@ def drawn(federation: Federation, silos: int) -> int:
     return taking if federation.counts_on_draws else max(1, taking)
 
 
+def noise_shares(federation: Federation, silos: int) -> int:
+    """How many of so many silos share the noise of a round under a privacy plan: the fewest that a sum is over."""
+    taking, secure = drawn(federation, silos), federation.secure
+    return taking if secure is None else secure.needed(taking, federation.privacy)
+
+
 def impossible(federation: Federation, silos: int) -> list[str]:
     """Why so many silos cannot be trained as the federation's settings say, if so."""
     taking, secure = drawn(federation, silos), federation.secure

@@ -35,6 +35,7 @@ from docleak.errors import FederationError, PrivacyError, RunError
 from docleak.files import drafted, read_stored, reported, shaped, write_atomically, write_json
 from docleak.privacy.ledger import Ledger
 from docleak.privacy.lineage import Claim, Lineage, Trained, claim_of
+from docleak.privacy.mechanism import Unit
 from docleak.privacy.plan import DpPlan
 from docleak.runs.run import LEDGER, Run
 from docleak.spec import counted_words
@@ -229,6 +230,7 @@ class FederatedRun:
                 identity, what, replace(ledger.plan, mechanism=spent.mechanism), counted.epsilon,
                 f"{counted.accountant} {counted.version}", providers, ledger_digest(self.path / LEDGER),
                 bool(info.get("repeatable")), distance if math.isfinite(distance) else 0.0,
+                bool(info.get("deployed")) and kind == "federated" and spent.mechanism.unit is not Unit.CLIENT,
             )
         )  # fmt: skip
 

@@ -17,12 +17,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 from docleak.errors import PrivacyError
 from docleak.files import read_json_object, shaped, write_json
-from docleak.privacy.accounting import guarantee, rounded_up
+from docleak.privacy.accounting import WHAT, guarantee, rounded_up
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.mechanism import MOST_NOISE, Mechanism, Relation, Unit
 from docleak.privacy.plan import DpPlan
@@ -126,12 +127,15 @@ class SiloLedger:
         limits = self.limits
         spent = "No private round was begun."
         if self.begun:
+            change = "replaced by another's" if self.begun[0].relation is Relation.REPLACE_ONE else "added or removed"
+            secure = any(one.secure for one in self.begun)
             spent = (
                 f"{self.counted()} {'was' if len(self.begun) == 1 else 'were'} begun. Towards who sees sums over all "
                 f"shares of the noise, if the other silos add theirs: "
                 f"epsilon {rounded_up(self.epsilon())} at delta {rounded_up(limits.delta)} "
-                f"per {limits.unit} of this silo ({self.begun[0].relation}; PLD accountant"
-                f"{self._second(alone=False)}). Towards who sees this silo's own updates: "
+                f"per {limits.unit} of this silo ({WHAT[limits.unit]} {change}; "
+                f"PLD accountant of dp-accounting {version('dp-accounting')}{self._second(alone=False)}). "
+                f"Towards who sees this silo's own updates{' (of secure rounds sums)' * secure}: "
                 f"{rounded_up(self.epsilon_alone())}{self._second(alone=True)}."
             )
         answers = "answers, counted like a round," if limits.evaluation else "does not answer"

@@ -10,7 +10,7 @@ from docleak.errors import PrivacyError, refuse, those
 from docleak.files import read_json_object, shaped, write_json
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.mechanism import Mechanism, Unit
-from docleak.training.federated.federation import Federation, drawn
+from docleak.training.federated.federation import Federation, noise_shares
 
 LIMITS, LEDGER, WITNESS = "limits.json", "ledger.json", "witness.json"
 #: So that a plan is not refused for the last digit of the limits that were made for it.
@@ -59,9 +59,7 @@ class SiloLimits:
         """The limits that just let one of so many silos take part in ``rounds`` rounds, without evaluations."""
         plan = federation.privacy
         assert plan is not None
-        shares = drawn(federation, silos)
-        if federation.secure is not None:
-            shares = federation.secure.needed(shares, plan)
+        shares = noise_shares(federation, silos)
         # Which silos are drawn is the server's affair, so nothing is granted for not being drawn.
         m = plan.mechanism
         taking_part = Mechanism(m.noise_multiplier, rounds, m.unit_rate, 1.0, m.unit, m.relation, m.sampler)
@@ -88,6 +86,8 @@ class SiloLimits:
         )  # fmt: skip
         if kind != "train":
             return faults
+        if shares > 1 and federation.compression.kind != "none":
+            faults.append(f"its sum would be compressed by {federation.compression}, one of {shares} shares of noise")
         if not 1 <= shares <= self.clients:
             faults.append(f"{shares} silos share the noise; expected 1 to {self.clients}")
         elif plan.noise_std(shares) < self.noise_std:

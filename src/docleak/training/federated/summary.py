@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,16 @@ from docleak.errors import RunError
 from docleak.files import drafted_folder, reported
 from docleak.models.loading import load_model
 from docleak.models.t5 import T5_BASE, ReaderConfig
-from docleak.privacy.accounting import rounded_up
+from docleak.privacy.accounting import guarantee, rounded_up
 from docleak.privacy.budget import delta_warning
+from docleak.privacy.ledger import Ledger
 from docleak.privacy.lineage import BOUND, epsilon_with_scores
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.second import second_opinion
 from docleak.spec import counted_words
 from docleak.training.federated.capture import UPDATES, recorded
-from docleak.training.federated.federation import Federation, drawn
+from docleak.training.federated.federation import Federation, drawn, noise_shares
 from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import model_of
 from docleak.training.federated.record import FederatedRun
@@ -78,12 +79,15 @@ class Cost:
         return federation.rounds * clients * 2 * FLOAT * self.counted
 
 
-#: What the server sees of one silo under a privacy plan, without and with secure aggregation.
+#: What the server sees of one silo under a privacy plan, without and with secure aggregation, and what another silo.
 SEEN = {
-    False: "Whoever sees a single silo's update sees only that silo's share of the noise.",
+    False: "Whoever sees a single silo's update, as the server does, sees only that silo's share of the noise: towards "
+    "the server, this training alone costs epsilon {}.",
     True: "The server sees sums with the whole noise, as long as it follows the protocol (docs/secure-aggregation.md).",
 }
+OTHER = "Another silo can take its own share of the noise off a sum: towards it, this training alone costs epsilon {}."
 NOISED = "ANLS is from noised sums; the intervals are of that noise, and say nothing of other documents."
+TRIALS = "Trials of other settings on the same pages are not counted."
 #: Of a sum over two silos, which secure aggregation hides from the server alone.
 OF_TWO = "A sum may be of two silos: each of them takes its own update off it, and has the other's."
 
@@ -155,7 +159,7 @@ def _privacy(run: FederatedRun) -> dict[str, Any] | None:
     if claim.kind == BOUND and any(training.scores for training in lineage.trainings):
         everything = epsilon_with_scores(lineage, spent.delta)
     silos, plan = len(run.silos()), ledger.plan
-    limit = [_seen(run, silos), _covered(run), "How long silos take is not hidden."]
+    limit = [_seen(ledger, run.federation, silos), _covered(run), f"{TRIALS} How long silos take is not hidden."]
     if claim.kind == BOUND and (warning := delta_by_plan(plan, silos)):
         limit.insert(0, warning)
     several = sum(training.plan is not None for training in lineage.trainings) > 1
@@ -186,18 +190,26 @@ def delta_by_plan(plan: DpPlan, silos: int) -> str:
     return f"Of about {about} {plan.mechanism.unit}s, by the plan's public numbers, {warning}" if warning else ""
 
 
-def _seen(run: FederatedRun, silos: int) -> str:
-    """What the server sees of one silo of a private training; "" without noise, and of one that has all pages."""
-    plan, secure = run.federation.privacy, run.federation.secure
-    if plan is None or not plan.mechanism.noise_multiplier or silos == 1:
+def _seen(ledger: Ledger, federation: Federation, silos: int) -> str:
+    """What the server, and another silo, see of one silo of a private training, and what its rounds cost towards them;
+    "" without noise, and where one silo adds all of it."""
+    plan, shares = ledger.plan, noise_shares(federation, silos)
+    if not plan.mechanism.noise_multiplier or shares < 2:
         return ""
-    return " ".join(filter(None, [SEEN[secure is not None], _of_two(run.federation, silos)]))
+
+    def cost(part: float) -> str:
+        whole = plan.bound(ledger.begun).mechanism
+        seen = replace(whole, noise_multiplier=whole.noise_multiplier * math.sqrt(part))
+        epsilon = guarantee(seen, plan.delta).epsilon
+        return f"{rounded_up(epsilon)}{second_opinion([seen], plan.delta, epsilon)}"
+
+    server = SEEN[federation.secure is not None].format(cost(1 / shares))
+    return " ".join(filter(None, [server, OTHER.format(cost(1 - 1 / shares)), _of_two(federation, silos)]))
 
 
 def _of_two(federation: Federation, silos: int) -> str:
-    taking = drawn(federation, silos)
-    few = federation.secure is not None and federation.secure.needed(taking, federation.privacy) <= 2
-    return OF_TWO * (few and taking > 1)
+    few = federation.secure is not None and noise_shares(federation, silos) <= 2
+    return OF_TWO * (few and drawn(federation, silos) > 1)
 
 
 def _covered(run: FederatedRun) -> str:

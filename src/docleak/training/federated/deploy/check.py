@@ -88,7 +88,8 @@ def _spent(ledger: SiloLedger) -> str:
     limits = ledger.limits
     return (
         f"{ledger.counted()} begun, epsilon {rounded_up(ledger.epsilon())} of at most "
-        f"{limits.epsilon:.6g} at delta {limits.delta:g} per {limits.unit}"
+        f"{limits.epsilon:.6g} at delta {rounded_up(limits.delta)} per {limits.unit}, towards who sees sums; towards "
+        f"who sees this silo's own updates {rounded_up(ledger.epsilon_alone())}"
     )
 
 

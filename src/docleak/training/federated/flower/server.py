@@ -64,6 +64,7 @@ def train_alone(grid: Grid, config: Mapping[str, Any], device: str) -> Federated
 def _train(grid: Grid, config: Mapping[str, Any], device: str) -> FederatedRun:
     federation = Federation.from_json(Path(str(config["federation"])).read_text(encoding="utf-8"))
     run = FederatedRun.open(Path(str(config["out"])), federation, command="flwr run")
+    run.run.write_info("deployed", True)
     _say_stopped(run.path, "the training was cut off; the SuperLink's log says more, and the same command goes on")
     model = fresh_model_of(federation, device)
     strategy = FederatedStrategy(
