@@ -208,6 +208,7 @@ def test_a_private_dry_run_says_what_was_planned(command: Command) -> None:
     code, out, _ = command(*words)
     assert code == 0 and "Privacy, of this training alone: epsilon 4 at delta 1e-05 per provider" in out
     assert "divided by 9" in out and "PLD accountant" in out
+    assert "towards the server, this training alone costs epsilon" in out and "Another silo can take" in out
     _, out, _ = command(*words, "--json")
     plan = json.loads(out)["privacy"]
     assert 3.99 < plan["epsilon"] <= 4 and plan["denominator"] == 9 and plan["mechanism"]["rounds"] == 2

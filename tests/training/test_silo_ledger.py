@@ -66,6 +66,17 @@ def test_the_limits_made_for_a_plan_let_it_run_and_not_one_round_more(tmp_path: 
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in tmp_path.iterdir())
 
 
+def test_what_was_spent_on_documents_is_not_said_of_providers(tmp_path: Path) -> None:
+    """The limits' unit is the owner's to change, but rounds that were begun hide what they hid."""
+    kept(tmp_path, replace(LIMITS, unit=Unit.DOCUMENT))
+    begin_round(tmp_path, changed(unit=Unit.DOCUMENT), number=1, shares=4)
+    with pytest.raises(PrivacyError, match="1 line of its ledger protects documents, and its limits providers"):
+        change_limits(tmp_path, {"unit": "provider"})
+    replace(LIMITS, unit=Unit.PROVIDER).save(tmp_path)
+    with pytest.raises(PrivacyError, match="protects documents"):
+        SiloLedger.load(tmp_path)
+
+
 def test_two_nodes_on_one_folder_are_counted_together(tmp_path: Path) -> None:
     kept(tmp_path)
 

@@ -233,8 +233,9 @@ class Turns:
 
 
 def _say_cost(federation: Federation, silos: int) -> None:
+    from docleak.privacy.ledger import Ledger
     from docleak.training.federated.federation import drawn
-    from docleak.training.federated.summary import Cost, delta_by_plan, network_of
+    from docleak.training.federated.summary import Cost, delta_by_plan, network_of, seen_by_parties
 
     cost = Cost.of(network_of(federation.model))
     clients = drawn(federation, silos)
@@ -255,10 +256,11 @@ def _say_cost(federation: Federation, silos: int) -> None:
     )
     if (plan := federation.privacy) is not None:
         bound, warning = plan.bound(), delta_by_plan(plan, silos)
+        seen = seen_by_parties(Ledger(plan, plan.mechanism.rounds), federation, silos)
         facts["privacy"] = {**plan.to_dict(), "epsilon": bound.epsilon, "warning": warning}
         text += (
-            f"\nPrivacy, of this training alone: {' '.join(filter(None, [bound.sentence(), warning]))} Updates are "
-            f"clipped at {plan.clip_norm:g} and their sum is divided by {plan.denominator:g}. What its start was "
+            f"\nPrivacy, of this training alone: {' '.join(filter(None, [bound.sentence(), warning, seen]))} Updates "
+            f"are clipped at {plan.clip_norm:g} and their sum is divided by {plan.denominator:g}. What its start was "
             "trained on, and scores of whom it keeps, are counted when it is run."
         )
     emit(facts, text)

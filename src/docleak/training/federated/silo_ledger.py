@@ -80,6 +80,13 @@ class SiloLedger:
     limits: SiloLimits
     begun: tuple[BegunRound, ...] = ()
 
+    def __post_init__(self) -> None:
+        if others := [one.unit for one in self.begun if one.unit is not self.limits.unit]:
+            raise PrivacyError(
+                f"{counted_words(len(others), 'line')} of its ledger protects {others[0]}s, and its limits "
+                f"{self.limits.unit}s, of whom nothing was counted. Keep the unit, or begin in another folder."
+            )
+
     @property
     def rounds(self) -> int:
         """How many rounds were begun."""

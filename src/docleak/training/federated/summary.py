@@ -159,7 +159,8 @@ def _privacy(run: FederatedRun) -> dict[str, Any] | None:
     if claim.kind == BOUND and any(training.scores for training in lineage.trainings):
         everything = epsilon_with_scores(lineage, spent.delta)
     silos, plan = len(run.silos()), ledger.plan
-    limit = [_seen(ledger, run.federation, silos), _covered(run), f"{TRIALS} How long silos take is not hidden."]
+    seen = seen_by_parties(ledger, run.federation, silos)
+    limit = [seen, _covered(run), f"{TRIALS} How long silos take is not hidden."]
     if claim.kind == BOUND and (warning := delta_by_plan(plan, silos)):
         limit.insert(0, warning)
     several = sum(training.plan is not None for training in lineage.trainings) > 1
@@ -190,7 +191,7 @@ def delta_by_plan(plan: DpPlan, silos: int) -> str:
     return f"Of about {about} {plan.mechanism.unit}s, by the plan's public numbers, {warning}" if warning else ""
 
 
-def _seen(ledger: Ledger, federation: Federation, silos: int) -> str:
+def seen_by_parties(ledger: Ledger, federation: Federation, silos: int) -> str:
     """What the server, and another silo, see of one silo of a private training, and what its rounds cost towards them;
     "" without noise, and where one silo adds all of it."""
     plan, shares = ledger.plan, noise_shares(federation, silos)
