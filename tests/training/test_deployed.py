@@ -156,6 +156,7 @@ def _it_equals_the_embedded_federation(
         embedded = train_embedded(
             FederatedRun.open(out.parent / f"{run}-embedded", federation), silos, evaluate_every=0
         )
+        assert load_run(server / run).run.info["deployed"], "a claim then says that nobody saw the units of two silos"
         deployed = load_run(server / run).state()
         assert deployed is not None and deployed.round == federation.rounds
         for part in ("parameters", "momentum", "second"):

@@ -142,7 +142,7 @@ class SiloLedger:
                 f"epsilon {rounded_up(self.epsilon())} at delta {rounded_up(limits.delta)} "
                 f"per {limits.unit} of this silo ({WHAT[limits.unit]} {change}; "
                 f"PLD accountant of dp-accounting {version('dp-accounting')}{self._second(alone=False)}). "
-                f"Towards who sees this silo's own updates{' (of secure rounds sums)' * secure}: "
+                f"Towards who sees this silo's own updates{' (of secure rounds, sums alone)' * secure}: "
                 f"{rounded_up(self.epsilon_alone())}{self._second(alone=True)}."
             )
         answers = "answers, counted like a round," if limits.evaluation else "does not answer"
