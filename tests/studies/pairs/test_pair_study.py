@@ -318,6 +318,62 @@ def test_classes_that_come_out_are_no_all_clear(right: int, count: int, severity
     assert judgement["severity"] == severity and words in judgement["sentence"]
 
 
+@pytest.mark.parametrize(
+    ("right", "classes", "fused", "severity"),
+    [(5, 60, False, "partial"), (1, 60, False, "untold"), (15, 2, False, "untold"), (15, 2, True, "none")],
+)
+def test_a_class_of_many_is_no_coins(right: int, classes: int, fused: bool, severity: str) -> None:
+    """Of sixty classes five of thirty are no chance; nor are fifteen of two, where both networks must be right."""
+    scores = [{"tokens": 0.0, "ssim": 0.01, "label": number < right} for number in range(30)]
+    units = [{"attack": "mgis", "batch": batch, "scores": [score]} for batch, score in enumerate(scores)]
+    judgement = verdict(["mgis"], units, classes=classes, fused=fused)
+    assert judgement["severity"] == severity
+    if right == 1:
+        assert "one of 60 drawn for each does as well with 40% probability" in judgement["sentence"]
+
+
+def test_the_classes_of_a_batch_stand_or_fall_together() -> None:
+    """Who calls all pairs of two batches alike is right of all eight with probability a quarter."""
+    scores = [{"tokens": 0.0, "ssim": 0.01, "label": True}] * 4
+    units = [{"attack": "mgis", "batch": batch, "scores": scores} for batch in range(2)]
+    judgement = verdict(["mgis"], units)
+    assert judgement["severity"] == "untold" and "with 25% probability" in judgement["sentence"]
+    many = [{"attack": "mgis", "batch": batch, "scores": scores} for batch in range(5)]
+    assert verdict(["mgis"], many)["severity"] == "partial"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "others", "severity"),
+    [(0.6, [0.1] * 10, "partial"), (0.6, [0.1] * 5 + [0.6] * 5, "untold"), (0.95, [0.6] * 10, "severe"),
+     (0.1, [0.6] * 10, "none")],
+)  # fmt: skip
+def test_texts_that_are_like_any_other_are_not_counted(tokens: float, others: list[float], severity: str) -> None:
+    """A language model writes what people write: half of "there is a box with ..." stands in many texts."""
+    scores = [{"tokens": tokens, "ssim": 0.01, "label": False, "other_tokens": others}]
+    units = [{"attack": "lamp", "batch": batch, "scores": scores} for batch in range(2)]
+    judgement = verdict(["lamp"], units)
+    assert judgement["severity"] == severity
+    assert ("Texts that were in no gradient" in judgement["sentence"]) == (severity == "untold")
+
+
+def test_what_came_back_is_held_against_texts_as_long_that_nobody_sent(model: PairModel) -> None:
+    there, public = make_scenes(1, seed=4), make_scenes(60, seed=5)
+    case = build_pair_case(model, there)
+    (score,) = score_pairs(case, truth_as_finding(case, [0]), public)
+    length = len(case.rows[0])
+    alike = [text for text in (pair.text for pair in public) if int(model.token_ids([text], longest=40)[1].sum()) - 2 == length]
+    assert len(score.others) == 20 and len(score.other_tokens) == len(alike) > 0
+    assert 0 < max(score.other_tokens) <= 1
+
+
+def test_a_run_that_is_not_finished_is_no_all_clear(tmp_path: Path) -> None:
+    config = replace(CONFIG, attacks=("mgis", "tag"), budget=4, noise=10.0)
+    run = carry_out(PairStudy(config), tmp_path)
+    assert reading_of(run).parts[0].severity == "none"
+    (run.folder("tag-0001") / "unit.json").unlink()
+    assert reading_of(run).parts[0].severity == "untold", "of an attack that was not made nothing is known"
+
+
 def test_classes_are_those_of_one_attack() -> None:
     """The best of six guesses is right more often than a coin."""
     attacks = [f"attack-{number}" for number in range(6)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import cast
@@ -33,6 +33,8 @@ from docleak.training.private.pairs import Encodings
 
 #: A client without privacy.
 OPEN = PairPrivacy()
+#: Pictures that were in no gradient and that what came back is held against, to see what is like any.
+UNSEEN = 20
 #: Of two texts that fit alike, a target gets the one that came with its picture.
 TIE = 1e-6
 
@@ -152,7 +154,8 @@ class PairScore:
     its vocabulary has a word: what it lacks (CJK, say) enters as one token for all. ROUGE is in 0..1.
 
     ``together`` says whether picture and text of this target came out as one pair (always so for a batch of one).
-    ``others`` are the SSIM of what came back to pictures of pairs that were in no gradient.
+    ``others`` are the SSIM of what came back to pictures of pairs that were in no gradient, ``other_tokens`` the shares
+    of tokens that it has in place of texts as long that were in none.
     """
 
     name: str
@@ -169,6 +172,7 @@ class PairScore:
     written: int
     unwritten: int
     others: tuple[float, ...] = ()
+    other_tokens: tuple[float, ...] = ()
 
 
 def words_named(case: PairCase) -> dict[str, int] | None:
@@ -198,12 +202,15 @@ def score_pairs(case: PairCase, finding: PairFinding, others: Sequence[Pair] = (
         [rouge(read, true).rouge_l + TIE * (column == pictures[number]) for column, read in enumerate(finding.texts)]
         for number, true in enumerate(texts)
     ])  # fmt: skip
-    unseen = [resized(pair, case.view.model.image_size).image for pair in others]
+    unseen = [resized(pair, case.view.model.image_size).image for pair in others[:UNSEEN]]
+    rows = [case.view.model.token_ids([pair.text], longest=LONGEST)[0][0].tolist()[1:-1] for pair in others]
     plain, scores = {*case.view.model.plain_ids().tolist()}, []
     for number, (pair, picture, text) in enumerate(zip(case.pairs, pictures, words, strict=True)):
         read, true = finding.texts[text], texts[number]
         shared = rouge(read, true)
-        told = [mine == other for mine, other in zip_longest(case.rows[number], finding.tokens[text]) if mine in plain]
+        told = _in_place(case.rows[number], finding.tokens[text], plain)
+        alike = [row for row in rows if len(row) == len(case.rows[number]) and row not in case.rows]
+        other_tokens = (_in_place(row, finding.tokens[text], plain) for row in alike)
         labels = (finding.labels[0][picture], finding.labels[1][text])
         scores.append(
             PairScore(
@@ -213,9 +220,15 @@ def score_pairs(case: PairCase, finding: PairFinding, others: Sequence[Pair] = (
                 labels == tuple(int(side[number]) for side in learnt), picture == text, read, true,
                 len(told), len(case.rows[number]) - len(told),
                 tuple(ssim(image, reconstructed[picture]) for image in unseen),
+                tuple(sum(one) / len(one) for one in other_tokens if one),
             )
         )  # fmt: skip
     return scores
+
+
+def _in_place(true: Sequence[int], read: Sequence[int], plain: Container[int]) -> list[bool]:
+    """Of each token of a text that can be written whether it was read in place."""
+    return [mine == other for mine, other in zip_longest(true, read) if mine in plain]
 
 
 def pictures_of(case: PairCase, finding: PairFinding, number: int) -> dict[str, Image]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from scipy.stats import binom
 
+from docleak.documents.pages import gathered
 from docleak.errors import RunError
 from docleak.metrics.estimate import Estimate, ratio, ratio_of
 from docleak.report.page import Reading, Section, run_facts
@@ -36,7 +38,7 @@ SEEN, BLURRED = 0.5, 0.25
 CLEAR = 0.9
 #: Words count as told where the word table names this share of them, and this share of what it names is right.
 TOLD_WORDS, SURE_WORDS = 0.5, 0.8
-#: Classes count as read out where a coin for each names as many with at most this probability.
+#: Classes count as read out where a draw for each names as many with at most this probability.
 BY_CHANCE = 0.05
 #: Pairs that are shown, and pixels that a shown picture is at least wide; texts that a terminal shows.
 SHOWN, WIDE, TOLD = 12, 320, 4
@@ -71,10 +73,13 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
     by_attack = {name: [u for u in units if u["attack"] == name] for name in run.config["attacks"]}
     by_attack = {name: batches for name, batches in by_attack.items() if batches}
     table = table_of(by_attack, rng)
-    said = verdict(list(by_attack), units)
     pairs = sum(len(unit["scores"]) for unit in next(iter(by_attack.values())))
     info, config = run.info, run.config
     planned = config["count"] // config["batch_size"] * len(config["attacks"])
+    said = verdict(
+        list(by_attack), units, classes=int(info.get("classes", 2)), fused=bool(config["fused"]),
+        finished=len(units) >= planned,
+    )  # fmt: skip
     lines = [*said["lines"], *filter(None, [_added(by_attack), _cut(run)]), _privacy(run)]
     threat = {
         "adversary": "an honest-but-curious server that averages clients' updates, or whoever reads along",
@@ -155,13 +160,18 @@ def gain(
     return ratio(differences, np.array([len(theirs[batch]) for batch in both]), rng, share=False)
 
 
-def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def verdict(
+    attacks: Sequence[str], units: Sequence[Mapping[str, Any]], *, classes: int = 2, fused: bool = False,
+    finished: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """How bad it is, in counts: ``severity``, a label, a sentence, and lines. Of each pair the best score of any of the
-    attacks counts: who has the gradient may run them all. Classes are those of the first attack, since the best of
-    several guesses is no coin's. They alone make it PARTIAL where no coin explains them, and UNTOLD where they are
-    most, of so few pairs that one does. So does the word table's gradient where it names the words. Of texts that the
-    vocabulary cannot write none can be read; where most are such, nothing read is UNTOLD. So are pictures that are not
-    more like the true ones than like any, as a generator's are whatever was sent."""
+    attacks counts: who has the gradient may run them all. Labels are those of the first attack, since the best of
+    several guesses is no coin's. They alone make it PARTIAL where drawing one of the ``classes`` for each does not
+    explain them, and UNTOLD where they are most, or two draws, one for each network (of one that is ``fused`` one), do
+    not; the pairs of a gradient stand or fall together. So does the word table's gradient where it names the words. Of
+    texts that the vocabulary cannot write none can be read; where most are such, nothing read is UNTOLD. So are
+    pictures, and parts of texts, that are not more like the true ones than like any, as a generator's or a language
+    model's are whatever was sent, and a run that is not ``finished``."""
     by_pair: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
     for unit in (unit for unit in units if unit["attack"] in attacks):
         for target, score in enumerate(unit["scores"]):
@@ -173,19 +183,29 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     }
     texts, parts = (sum(value >= least for value in best["tokens"]) for least in (READ, PARTLY))
     pictures, blurs = (sum(value >= least for value in best["ssim"]) for least in (SEEN, BLURRED))
-    classes = sum(
-        bool(next(scores[name] for name in attacks if name in scores)["label"]) for scores in by_pair.values()
+    labels = gathered(
+        (batch, bool(next(scores[name] for name in attacks if name in scores)["label"]))
+        for (batch, _), scores in by_pair.items()
     )
-    by_a_coin = float(binom.sf(classes - 1, n, 0.5))
-    told, alike = by_a_coin <= BY_CHANCE, [_alike(list(by_pair.values()), least) for least in (SEEN, BLURRED)]
+    right = sum(sum(side) for side in labels.values())
+    named_right = math.floor(sum(sum(side) / len(side) for side in labels.values()) + 1e-9)
+    by_draw, by_two = (
+        float(binom.sf(named_right - 1, len(labels), chance)) for chance in (1 / classes, classes ** (fused - 2))
+    )
+    told = by_draw <= BY_CHANCE
+    alike = [_alike(list(by_pair.values()), "others", least) for least in (SEEN, BLURRED)]
+    like_text = _alike(list(by_pair.values()), "other_tokens", PARTLY)
     by_any = min(float(binom.sf(count - 1, n, of)) for count, of in zip((pictures, blurs), alike, strict=True))
     as_any = bool(blurs) and by_any > BY_CHANCE and max(best["ssim"]) < CLEAR
+    by_text = float(binom.sf(parts - 1, n, like_text))
+    as_text = bool(parts) and not texts and by_text > BY_CHANCE
     shown, outlined = (0, 0) if as_any else (pictures, blurs)
-    most, out = max(texts, shown), max(parts, outlined)
+    most, out = max(texts, shown), max(0 if as_text else parts, outlined)
     first = [next(iter(scores.values())) for scores in by_pair.values()]
     partly, lost = sum(bool(one.get("unwritten")) for one in first), sum(one.get("written") == 0 for one in first)
     named = words_told(units)
     worded = named["right"] >= TOLD_WORDS * named["true"] > 0 and named["right"] >= SURE_WORDS * named["named"]
+    unsure = as_any or as_text or by_two <= BY_CHANCE or 2 * right > n or n - lost < LEGIBLE_SHARE * n or not finished
     if not n:
         severity, label = Severity.UNMEASURED, Severity.UNMEASURED.label
     elif most and 2 * most >= n:
@@ -194,26 +214,30 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     elif out or told or worded:
         what = "Parts" if out else "Words" if worded else "Classes"
         severity, label = Severity.PARTIAL, f"{what} come out"
-    elif as_any or 2 * classes > n or n - lost < LEGIBLE_SHARE * n:
+    elif unsure:
         severity, label = Severity.UNTOLD, Severity.UNTOLD.label
     else:
         severity, label = Severity.NONE, "Nothing recognisable"
-    coin = f"; a coin for each does as well with {by_a_coin:.0%} probability" if classes and not told else ""
+    drawn = "a coin" if classes == 2 else f"one of {classes} drawn"
+    drawn += f" for each{' gradient' * (len(labels) < n)} does as well with {by_draw:.0%} probability"
     of = f"the best of {' and '.join(attacks)} for each pair: " if len(attacks) > 1 else ""
     return {
         "severity": severity, "label": label,
         "sentence": f"{texts} of {n} texts came back almost word for word, {pictures} of {n} pictures in outline, and "
-        f"the classes of {classes} of {n} pairs{coin}."
+        f"the classes of {right} of {n} pairs{f'; {drawn}' if right and not told else ''}."
         + f" The gradient of the word table names {named['right']} of the texts' {named['true']} words." * worded
-        + " Pictures that were in no gradient are as like what came back, so that none is counted." * as_any,
+        + " Pictures that were in no gradient are as like what came back, so that none is counted." * as_any
+        + " Texts that were in no gradient are as like what came back, so that no part of one is counted." * as_text,
         "lines": [
-            f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half.",
+            f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half."
+            + f" So like what came back are {like_text:.0%} of texts as long that were in no gradient: chance does as "
+            f"well with {by_text:.0%} probability." * as_text,
             *([f"The text network's vocabulary cannot write all of {partly} of the texts, and nothing of {lost}: what "
                "it lacks enters a gradient as one token for all, and is not counted."] if partly else []),
             f"Pictures: {of}{pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}."
             + f" So like what came back are {alike[0]:.0%} and {alike[1]:.0%} of pictures that were in no gradient: "
             f"chance does as well with {by_any:.0%} probability." * as_any,
-            f"Classes{f', by {attacks[0]}' * (len(attacks) > 1)}: {classes} of {n} were read out of the gradient.",
+            f"Classes{f', by {attacks[0]}' * (len(attacks) > 1)}: {right} of {n} were read out of the gradient.",
             *([f"Words: the gradient of the word table names {named['named']} words, without their order; "
                f"{named['right']} of the texts' {named['true']} are among them."] if named["named"] else []),
             *([f"Counted by attack: {_by_attack(attacks, list(by_pair.values()))}."] if len(attacks) > 1 else []),
@@ -221,10 +245,10 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     }  # fmt: skip
 
 
-def _alike(pairs: Sequence[Mapping[str, Mapping[str, Any]]], least: float) -> float:
-    """Of pictures that were in no gradient the share with at least that SSIM to what came back, by the best attack for
-    each; 0 where none was looked at."""
-    sets = [zip(*(score.get("others", ()) for score in scores.values()), strict=False) for scores in pairs]
+def _alike(pairs: Sequence[Mapping[str, Mapping[str, Any]]], key: str, least: float) -> float:
+    """Of pictures, or texts, that were in no gradient (``key``) the share that is at least so like what came back, by
+    the best attack for each; 0 where none was looked at."""
+    sets = [zip(*(score.get(key, ()) for score in scores.values()), strict=False) for scores in pairs]
     return float(np.mean([max(unseen) >= least for others in sets for unseen in others] or [0.0]))
 
 

@@ -51,8 +51,6 @@ SHAPES = (*IMAGE_SHAPES, *TEXT_SHAPES)
 WITHOUT_FILES = (*SHIPPED_ALIGNERS, RANDOM_ALIGNER, SHIPPED_GENERATOR, "trigrams")
 #: Pairs with the classes of scenes.
 OF_SCENES = (*MADE, "nlvr", "nlvr-true")
-#: Public pairs whose pictures what came back is held against, to see what is like any.
-UNSEEN = 20
 #: Pairs whose texts are public, or that a client trains on, in a rehearsal.
 REHEARSED = 16
 
@@ -100,7 +98,7 @@ class PairStudy(TableStudy[PairConfig]):
         setting, model = self.setting, self.setting.model
         lengths = [int(model.token_ids([pair.text], longest=LONGEST + 1)[1].sum()) for pair in setting.targets]
         return {
-            "model": model.name, "knows": list(setting.case(0).known()),
+            "model": model.name, "classes": len(model.classes), "knows": list(setting.case(0).known()),
             "cut": {"texts": sum(length > LONGEST for length in lengths), "behind": LONGEST - 2},
         }  # fmt: skip
 
@@ -116,7 +114,7 @@ class PairStudy(TableStudy[PairConfig]):
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
         attack = self.config.attack(name)
         finding = ask(attack, case.view, case.knowledge, budget=self.config.budget, generator=generator)
-        scores = score_pairs(case, finding, setting.public[:UNSEEN])
+        scores = score_pairs(case, finding, setting.public)
         images = {
             f"{which}-{target}": image
             for target in range(len(scores))
