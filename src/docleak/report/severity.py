@@ -184,8 +184,10 @@ class Overall:
 
     @property
     def label(self) -> str:
-        """The words beside the colour: those of the only part, if there is but one."""
-        return self.parts[0].said if len(self.parts) == 1 else self.severity.label
+        """The words beside the colour: those of the only part, if there is but one and no other is to come that may
+        change them."""
+        open_still = self.unfinished and self.severity in (Severity.UNTOLD, Severity.UNMEASURED)
+        return self.parts[0].said if len(self.parts) == 1 and not open_still else self.severity.label
 
     @property
     def sentence(self) -> str:

@@ -11,11 +11,12 @@ import torch
 from docleak.attacks.servers.view import Loot, Token
 from docleak.errors import AttackError, ModelError
 from docleak.models import Encoded
+from docleak.report.page import joined
 from docleak.report.severity import Severity
 from docleak.studies.engine import carry_out
 from docleak.studies.registry import report_on
 from docleak.studies.servers.config import ServersConfig
-from docleak.studies.servers.study import ServersStudy, of_one, of_tokens, share, summed
+from docleak.studies.servers.study import ServersStudy, elsewhere, of_one, of_tokens, part_of, share, summed
 from tests.small import small_donut
 
 CONFIG = ServersConfig(models=("vt5-start",), servers=("decepticons", "adapter-bins"), clients=2, public=4)
@@ -130,3 +131,32 @@ def test_a_server_that_reads_one_page_is_held_against_the_page_it_is_most_like()
     assert (counts["tokens"], counts["tokens_read"], counts["tokens_wrong"], counts["one_page"]) == (4, 3, 1, True)
     both = of_tokens(loot, [page(1, 2, 4), page(4, 5, 6, 7)])
     assert (both["tokens"], both["tokens_read"]) == (6, 3)
+
+
+@pytest.mark.parametrize(("read", "severity"), [({1, 2}, "untold"), ({1, 2, 3, 4}, "severe"), ({1, 2, 3}, "partial")])
+def test_what_stands_on_pages_that_no_client_has_is_no_reading(read: set[int], severity: str) -> None:
+    """The question's words and the end of a text stand on every page."""
+
+    def page(*ids: int) -> Encoded:
+        return Encoded({"input_ids": torch.tensor(ids)}, ())
+
+    loot = Loot(tokens=tuple(Token(token, -1, 1.0) for token in read))
+    private, public = [page(1, 2, 3, 4, 5, 6, 7)], [page(1, 2, 8, 9, 10, 11), page(1, 12, 13)]
+    opinion = {"refused": True, "reasons": ["one"]}
+    record = {"server": "traps", "model": "vt5-start", "changes": "weights", "guard": opinion, "guard_beside": opinion,
+              **of_tokens(loot, private), "tokens_elsewhere": elsewhere(loot, public, 1, of_tokens)}  # fmt: skip
+    assert record["tokens_elsewhere"] == 2
+    part = part_of({"clients": 1, "batch_size": 1}, record)
+    assert part.severity == severity
+    assert ("as many of pages that no client has" in part.sentence) == (severity == "untold")
+
+
+def test_half_a_run_whose_only_trial_was_impossible_is_no_missing_hold(tmp_path: Path) -> None:
+    config = ServersConfig(models=("vt5-start",), servers=("adapter-bins", "trap-weights"), public=4)
+    run = carry_out(ServersStudy(config), tmp_path / "run")
+    (reading,) = report_on([run.path])[1]
+    traps = next(part for part in reading.parts if "trap-weights" in part.name)
+    assert traps.severity is Severity.PARTIAL, "the one token that it reads stands on no other page"
+    (run.folder("vt5-start-trap-weights") / "unit.json").unlink()
+    verdict = joined(report_on([run.path])[1])
+    assert verdict.label == "Not measured" and "The run is not finished: 1 of 2 trials." in verdict.sentence

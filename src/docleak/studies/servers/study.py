@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -46,6 +46,7 @@ COLUMNS = {
 LIMITS = (
     "One gradient, or one step of SGD, of each client: AdamW's steps are nearly signs, and are not read here.",
     "Tokens of VT5 and of language models come without an order, and nothing tells which page of a batch one is from.",
+    "Tokens count where what was read holds more of the clients' pages than of any as many public ones.",
     "What a server does not read here, another manipulation may.",
 )
 
@@ -92,7 +93,8 @@ class ServersStudy(Study[ServersConfig]):
         pages = self._pages(model)
         private, public = pages[: c.clients * c.batch_size], pages[c.clients * c.batch_size :]
         pixels, inputs = tensors(model, private)
-        sent = server.manipulate(model, PublicPages(*tensors(model, public), expected=len(private)),
+        known = PublicPages(*tensors(model, public), expected=len(private))
+        sent = server.manipulate(model, known,
                                  generator=torch.Generator().manual_seed(c.seed))  # fmt: skip
         batches = [slice(k * c.batch_size, (k + 1) * c.batch_size) for k in range(c.clients)]
         try:
@@ -103,7 +105,9 @@ class ServersStudy(Study[ServersConfig]):
             return {**record, "obstacle": "what a client computes of it is no number, and no client sends that"}, {}
         loot = server.read(sent, update)
         one_page = bool(getattr(server, "one_page", False))
-        record |= of_pictures(loot, pixels) | (of_one(loot, inputs) if one_page else of_tokens(loot, inputs))
+        counts = of_one if one_page else of_tokens
+        record |= of_pictures(loot, pixels) | counts(loot, inputs)
+        record["tokens_elsewhere"] = elsewhere(loot, known.inputs, len(private), counts)
         trained, before = ({n: p.detach() for n, p in trainable(one.module)} for one in (sent.model, model))
         few = slice(0, min(EXAMPLES, c.batch_size))
 
@@ -118,7 +122,7 @@ class ServersStudy(Study[ServersConfig]):
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """Every run's rows; the verdict is on what the servers read, not on what the guard would have stopped."""
         units = [(run, record) for run in runs for record in run.units()]
-        parts = [_part(run, record) for run, record in units]
+        parts = [part_of(run.config, record) for run, record in units]
         table = Table(
             "Active servers", COLUMNS, [_row(run, record) for run, record in units],
             "Clopper-Pearson 95 % intervals over pages, and over tokens as if they were independent. "
@@ -255,6 +259,14 @@ def of_one(loot: Loot, inputs: Sequence[Encoded]) -> dict[str, Any]:
     return {**max(pages, key=lambda page: page["tokens_read"] / page["tokens"]), "one_page": True}
 
 
+def elsewhere(
+    loot: Loot, public: Sequence[Encoded], pages: int, counts: Callable[[Loot, Sequence[Encoded]], Mapping[str, Any]]
+) -> int:
+    """How many tokens of as many ``public`` pages, which no client has, what was read holds at most."""
+    groups = [public[at : at + pages] for at in range(0, max(1, len(public) - pages + 1), pages)]
+    return max(int(counts(loot, group)["tokens_read"]) for group in groups)
+
+
 def _pictures(loot: Loot, pixels: Tensor) -> dict[str, Image]:
     if not len(loot.pictures):
         return {}
@@ -262,16 +274,16 @@ def _pictures(loot: Loot, pixels: Tensor) -> dict[str, Image]:
     return {"original": image_of(pixels[0]), "read": image_of(loot.pictures[int(np.argmax(likeness))])}
 
 
-def _name(run: Run, record: Mapping[str, Any]) -> str:
-    many = int(run.config["clients"])
-    batch = counted_words(int(run.config["batch_size"]), "page")
+def _name(config: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+    many = int(config["clients"])
+    batch = counted_words(int(config["batch_size"]), "page")
     of = f"{many} clients' sum, {batch} each" if many > 1 else f"one client's gradient of {batch}"
     return f"{record['server']} on {model_title(record['model'], None)} ({of})"
 
 
 def _row(run: Run, record: Mapping[str, Any]) -> Row:
     if "obstacle" in record:
-        return Row(_name(run, record), {}, note=f"no hold: {record['obstacle']}", facts={"run": str(run.path)})
+        return Row(_name(run.config, record), {}, note=f"no hold: {record['obstacle']}", facts={"run": str(run.path)})
     pictures = "psnr" in record
     guesses = record["tokens_read"] + record["tokens_wrong"]
     values: dict[str, Any] = {
@@ -280,7 +292,7 @@ def _row(run: Run, record: Mapping[str, Any]) -> Row:
         "tokens": None if pictures else share(record["tokens_read"], record["tokens"], "tokens"),
         "wrong": share(record["tokens_wrong"], guesses, "tokens") if guesses else None,
     }  # fmt: skip
-    return Row(_name(run, record), values, facts={"run": str(run.path)})
+    return Row(_name(run.config, record), values, facts={"run": str(run.path)})
 
 
 def share(count: int, of: int, what: str) -> Estimate:
@@ -292,8 +304,8 @@ def _said(opinion: Mapping[str, Any]) -> str:
     return "refused" if opinion["refused"] else "passed"
 
 
-def _part(run: Run, record: Mapping[str, Any]) -> Part:
-    name = _name(run, record)
+def part_of(config: Mapping[str, Any], record: Mapping[str, Any]) -> Part:
+    name = _name(config, record)
     if "obstacle" in record:
         return Part(name, Severity.UNMEASURED, f"An active server has no hold here: {record['obstacle']}.", "No hold")
     pictures = "psnr" in record
@@ -302,7 +314,9 @@ def _part(run: Run, record: Mapping[str, Any]) -> Part:
         "tokens with their places" if record["placed"] else "different tokens"
     )  # fmt: skip
     what += " of one page" if record.get("one_page") else ""
+    as_any = not pictures and 0 < read <= record.get("tokens_elsewhere", 0)
     severity = Severity.SEVERE if read >= SEVERE_SHARE * of else Severity.PARTIAL if read else Severity.UNTOLD
+    severity = Severity.UNTOLD if as_any else severity
     alone, with_honest = record["guard"], record["guard_beside"]
     stop = (
         f"The guard refuses it in a first round ({counted_words(len(alone['reasons']), 'reason')})" if alone["refused"]
@@ -312,4 +326,5 @@ def _part(run: Run, record: Mapping[str, Any]) -> Part:
     )  # fmt: skip
     beside = f", and {record['tokens_wrong']} that it has not" if record.get("one_page") else ""
     said = f"By changing the {record['changes']}, an active server reads {read} of {of} {what}{beside}. {stop}."
+    said += " What it reads holds as many of pages that no client has, so that none is counted." * as_any
     return Part(name, severity, said, "" if read else "Nothing read by this server", "servers")
