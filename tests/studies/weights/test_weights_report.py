@@ -164,17 +164,18 @@ def table(ours: list[Ranked], theirs: list[Ranked], factor: tuple[float, float, 
 
 RIGHT = [ranked("a", [1, 2, 3], [1, 2, 3], 2.0), ranked("b", [1, 2, 3], [1, 2, 4], 1.0)]
 WRONG = [ranked("a", [1, 2, 3], [1, 2, 5], 2.0), ranked("b", [1, 2, 3], [1, 2, 4], 1.0)]
+MANY = [ranked(f"{number}", [1, 2, 3], [1, 2, 5], 1.0) for number in range(36)]
 NOWHERE = {"a": {"private": {"printing": 0, "near_duplicates": 0}, "public": {"printing": 0, "near_duplicates": 0}}}
 COMMON = {"a": {"private": {"printing": 4, "near_duplicates": 1}, "public": {"printing": 2, "near_duplicates": 0}}}
 
 
 def test_an_interrupted_game_is_no_all_clear(played: Run) -> None:
-    unsure = table(WRONG, WRONG, (1.2, 0.9, 1.45))
+    unsure = table(MANY, MANY, (1.2, 0.9, 1.45))
     verdict = verdict_of(unsure, {}, planned=60)
-    assert verdict.severity == "untold" and "58 more fields are not finished" in verdict.sentence
+    assert verdict.severity == "untold" and "24 more fields are not finished" in verdict.sentence
     said = reasons(unsure, NOWHERE, None, 60)
-    assert said[0] == "2 of 60 fields are finished; of the others nothing is known yet."
-    assert verdict_of(unsure, {}, planned=2).severity == "none"
+    assert said[0] == "36 of 60 fields are finished; of the others nothing is known yet."
+    assert verdict_of(unsure, {}, planned=36).severity == "none"
     assert played.info["secrets"] == 6
     played.write_info("secrets", 60)
     try:
@@ -193,14 +194,31 @@ def test_the_verdict_follows_evidence() -> None:
     assert verdict_of(table(RIGHT, RIGHT, better), {}).severity == "partial", "public data read it too"
     assert verdict_of(table(WRONG, WRONG, better), {}).severity == "partial"
     chance = verdict_of(table(RIGHT, WRONG, unsure), {})
-    assert chance.severity == "partial" and "may be chance" in chance.sentence, "a whole field is no all-clear"
-    nothing = verdict_of(table(WRONG, WRONG, unsure), {})
+    assert chance.severity == "untold" and "may be chance" in chance.sentence, "a whole field is no all-clear"
+    nothing = verdict_of(table(MANY, MANY, unsure), {})
     assert nothing.severity == "none" and "excluded" not in nothing.sentence
     assert (
         "their improvement factor's interval ends at 1.46 (1: no better; where hardly a field is read, intervals of "
         "it are too narrow)" in nothing.sentence
     )
     assert "Control" in verdict_of(table(WRONG, WRONG, unsure), {}, control=True).sentence
+
+
+@pytest.mark.parametrize(("gained", "lost", "same", "severity"), [
+    (5, 0, False, "untold"), (6, 0, False, "partial"), (9, 6, False, "untold"), (20, 6, False, "partial"),
+    (20, 0, True, "untold"), (0, 3, False, "untold"),
+])  # fmt: skip
+def test_fields_that_either_reads_and_the_other_does_not(gained: int, lost: int, same: bool, severity: str) -> None:
+    """Simulated, a target that knows no more than public data reads in 9 games of 10 some fields whole that these do
+    not (12 documents of 4 fields, of whose tokens a third is guessed), and loses as many."""
+    sides = [[ranked(f"{n}", [1, 2], [1, 2 + (n < lost if side == "ours" else n >= lost)], 1.0)
+              for n in range(lost + gained)] for side in ("ours", "theirs")]  # fmt: skip
+    ours, theirs = ([replace(one, document="one" if same else one.name) for one in side] for side in sides)
+    part = verdict_of(table(ours, theirs, (1.0, 0.9, 1.2)), {})
+    assert part.severity == severity
+    if gained:
+        assert f"{gained} of {gained + lost} scrubbed fields came back word for word" in part.sentence
+        assert f"public data alone tell {lost} that the weights do not" in part.sentence
 
 
 def test_what_public_documents_print_was_not_read_out_of_a_control() -> None:
@@ -217,12 +235,14 @@ def test_what_public_documents_print_was_not_read_out_of_a_control() -> None:
         assert share.value is not None and share.value * 2 == read
 
 
-def test_what_public_data_read_too_leaves_few_documents_few() -> None:
-    """The share of fields that both read says nothing of those that public data do not tell."""
-    both = table(RIGHT, RIGHT, (0.96, 0.85, 1.0))
-    for documents, severity in ((3, "untold"), (60, "none")):
-        read = {"perfect": Estimate(0.2, 0.1, 0.28, documents, documents)}
-        assert verdict_of(replace(both, estimates={**both.estimates, **read}), {}).severity == severity
+def test_documents_whose_fields_public_data_tell_exclude_nothing() -> None:
+    """Of 60 documents, 58 of which public data read, two are left whose fields the weights could have told."""
+    sixty = [ranked(f"{n}", [1, 2], [1, 2], 1.0) for n in range(60)]
+    for told, severity in ((58, "untold"), (24, "none")):
+        unread = [ranked(one.name, [1, 2], [1, 3], 1.0) for one in sixty[told:]]
+        part = verdict_of(table([*sixty[:told], *unread], [*sixty[:told], *unread], (0.96, 0.85, 1.0)), {})
+        assert part.severity == severity
+    assert "36 documents exclude that more than 9.8 % of such fields" in part.sentence
 
 
 def test_a_factor_to_nothing_is_not_said_to_lie_in_its_interval() -> None:
@@ -258,14 +278,11 @@ def test_a_document_of_one_name_and_other_fields_is_another_one() -> None:
 def test_nothing_read_on_three_documents_excludes_little() -> None:
     """3 fields of 3 documents were "nothing found", and an improvement factor above 1.00 "excluded"; 0 of 3 allow 71 %,
     and one whole reading more makes IpF 9."""
-    narrow = table(WRONG, WRONG, (0.96, 0.85, 1.0))
-    for documents, high, severity in ((3, 0.708, "untold"), (36, 0.0974, "none")):
-        read = {"perfect": Estimate(0.0, 0.0, high, documents, documents)}
-        part = verdict_of(replace(narrow, estimates={**narrow.estimates, **read}), {})
+    for documents, severity in ((3, "untold"), (36, "none")):
+        part = verdict_of(table(MANY[:documents], MANY[:documents], (0.96, 0.85, 1.0)), {})
         assert part.severity == severity
     assert "36 documents exclude that more than 9.8 % of such fields are read word for word" in part.sentence
-    few = {"perfect": Estimate(0.0, 0.0, 0.708, 3, 3)}
-    said = verdict_of(replace(narrow, estimates={**narrow.estimates, **few}), {}).sentence
+    said = verdict_of(table(MANY[:3], MANY[:3], (0.96, 0.85, 1.0)), {}).sentence
     assert "3 documents do not exclude that 71 % of such fields are read word for word" in said
 
 

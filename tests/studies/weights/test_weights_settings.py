@@ -204,7 +204,9 @@ def test_a_public_model_that_guesses_nothing_allows_no_all_clear() -> None:
 
     for wrong, severity in ((0.955, "untold"), (0.86, "none")):
         estimates = {"improvement_factor": Estimate(1.0, 0.99, 1.01), "baseline_hamming": Estimate(wrong, wrong, wrong)}
-        part = verdict_of(SimpleNamespace(estimates=estimates, baseline=[], fields=[]), {}, of="x")  # type: ignore[arg-type]
+        unread = SimpleNamespace(perfect=0.0)
+        fields = [SimpleNamespace(name=str(number), document="", match=unread) for number in range(36)]
+        part = verdict_of(SimpleNamespace(estimates=estimates, baseline=[], fields=fields), {}, of="x")  # type: ignore[arg-type]
         assert part.severity == severity
         said = "public data alone tell on average 4.5 % of the tokens of a field, too few"
         assert (said in part.sentence) == (severity == "untold"), "whatever attack it is whose baseline that was"

@@ -22,7 +22,7 @@ SCORE = "plausibility"
 
 @dataclass(frozen=True)
 class Ranked:
-    """A field with its most plausible reconstruction; the owner sees both."""
+    """A field with its most plausible reconstruction; the owner sees both. ``document`` "" is one of its own."""
 
     name: str
     key: str
@@ -30,6 +30,7 @@ class Ranked:
     guess: str
     score: float
     match: Match
+    document: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,4 +113,5 @@ def _ranked(unit: Mapping[str, Any], side: str, score: Callable[[Mapping[str, An
         guess=str(attempts[best]["text"]),
         score=score(attempts[best]),
         match=match(unit["tokens"], attempts[best]["tokens"]),
+        document=str(unit["document"]),
     )
