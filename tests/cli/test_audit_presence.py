@@ -129,6 +129,20 @@ def test_two_kinds_of_pages_are_no_finding(
     assert "checked for 0 of 1 update" in part.sentence and "a wrong one hides what is there" in part.sentence
 
 
+def test_scores_that_are_surely_lower_for_what_is_inside_are_no_low_number(tmp_path: Path) -> None:
+    """Who sees that turns the score round: an AUC of 0 tells as much as one of 1."""
+    record: dict[str, Any] = {"rank": 1, "width": 2}
+    for kind in ("inside", "outside", "controls"):
+        record[kind] = [dict.fromkeys(SCORES, n - 50.0 * (kind == "inside")) for n in range(24)]
+    config = {"pages": 48, "batch_size": 24, "seed": 5, "per_provider": 0, "model": "m", "optimiser": "sgd",
+              "local_steps": 1, "precision": "float32"}  # fmt: skip
+    run = SimpleNamespace(path=tmp_path, config=config, info={}, units=lambda: [record])
+    (doubt,) = measure_of(run, "m").doubts  # type: ignore[arg-type]
+    assert "surely lower for those that the updates hold" in doubt
+    _, part = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
+    assert part.severity is Severity.UNTOLD and doubt in part.sentence
+
+
 def test_updates_of_different_clients_are_each_read_by_themselves() -> None:
     """Each update tells its own pages without fault; pooled as they are, a third of the pairs are the wrong way."""
     records = [

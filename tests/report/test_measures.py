@@ -343,7 +343,9 @@ def test_a_claim_beside_none_is_told_as_that() -> None:
     assert told.value is None and told.why == f"none claimed in the first, {claim.text} in the second"
 
 
-@pytest.mark.parametrize("other", ["1.5 at delta 0.1 per provider", "1.5 at delta 1e-05 per record"])
+@pytest.mark.parametrize("other", [
+    "1.5 at delta 0.1 per provider", "1.5 at delta 1e-05 per record", "1.5 per provider", "1.5",
+])  # fmt: skip
 def test_epsilons_at_other_deltas_or_per_other_units_have_no_difference(other: str) -> None:
     """The same noise has a lower epsilon at a larger delta, and per record one that says nothing of a provider's."""
     first, second = claimed("m", 2.0, "2 at delta 1e-05 per provider"), claimed("m", 1.5, other)

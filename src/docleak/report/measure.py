@@ -213,8 +213,8 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
         lacking = (one.estimate.why for one in (first, second) if one.estimate.value is None)
         why = next(filter(None, lacking), "not measured in both")
         return Difference(first, second, Estimate(None, why=why), False)
-    held = [one.printed.partition(" at delta ")[2] for one in (first, second)]
-    if all(held) and held[0] != held[1]:
+    held = [one.printed.removeprefix("at least ").partition(" ")[2] for one in (first, second)]
+    if first.what in (SHOWN, CLAIMED) and held[0] != held[1]:
         why = f"{first.text} in the first, {second.text} in the second: that is no difference of one epsilon"
         return Difference(first, second, Estimate(None, why=why), False)
     value = second.estimate.value - first.estimate.value

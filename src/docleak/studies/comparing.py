@@ -47,6 +47,8 @@ class Comparison:
     def lines(self) -> list[str]:
         """What came of it, in sentences."""
         lines = [f"First: {self.verdicts[0].label}. Second: {self.verdicts[1].label}."]
+        named = zip(("first", "second"), self.verdicts, strict=True)
+        lines += [f"Of the {which}: {line}" for which, verdict in named for line in verdict.unfinished]
         lines += [f"Changed: {name}, from {before} to {after}." for name, before, after in self.changed]
         lines += [] if self.changed else ["No setting differs."]
         lines += [self._said(one) for one in self.differences]

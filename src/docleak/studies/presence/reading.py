@@ -156,6 +156,7 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
     if low > 0.5 and (fault := _confounded(run)):
         low = 0.0
         said.append(fault)
+    said += [doubt.removesuffix(".") for doubt in _turned(run)]
     severity = Severity.SEVERE if low >= 0.75 else Severity.PARTIAL if low > 0.5 else Severity.UNTOLD
     label = f"{'Providers' if c.get('per_provider') else 'Pages'} told apart" if low > 0.5 else ""
     return rows, Part(name, severity, f"{'. '.join(said)}.", label, "presence")
@@ -186,12 +187,17 @@ def checked(records: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def best_auc(run: Run) -> Estimate:
-    """The greatest AUC of a score that sees the update; its interval holds for all of them together."""
+def aucs(run: Run) -> list[Estimate]:
+    """The AUC of each score that sees the update; their intervals hold together."""
     which = ("", OTHERS) if run.config.get("per_provider") else ("",)
     tried = [(of, score) for of in which for score in ("residual", "alignment")]
     sure, seed = 1 - ERROR / len(tried), int(run.config["seed"])
-    told_of = [told(run.units(), score, np.random.default_rng(seed), of, sure)[0] for of, score in tried]
+    return [told(run.units(), score, np.random.default_rng(seed), of, sure)[0] for of, score in tried]
+
+
+def best_auc(run: Run) -> Estimate:
+    """The greatest of them, between the greatest of their ends."""
+    told_of = aucs(run)
     value, low, high = (max((getattr(one, end) or 0.0) for one in told_of) for end in ("value", "low", "high"))
     return replace(told_of[0], value=value, low=low, high=high)
 
@@ -205,10 +211,21 @@ def measure_of(run: Run, name: str) -> Measure:
         doubts += (
             "That no update holds the other pages is their owner's word, and one that does hides what is there.",
         )
+    doubts += _turned(run)
     if fault := _confounded(run):
         why = f"{fault[0].lower()}{fault[1:]}"
         return Measure(PRESENCE, name, Estimate(None, why=why), doubts)
     return Measure(PRESENCE, name, best_auc(run), doubts)
+
+
+def _turned(run: Run) -> tuple[str, ...]:
+    """Why a low AUC is no all-clear, as a sentence, where one is surely below 1/2."""
+    if any(one.high is not None and one.high < 0.5 for one in aucs(run)):
+        return (
+            "A score is surely lower for those that the updates hold: who sees that turns it round, or the two were "
+            "given the wrong way round.",
+        )
+    return ()
 
 
 def _confounded(run: Run) -> str:

@@ -54,8 +54,9 @@ def verdict_of(
     """SEVERE where a whole field was read that public data do not tell and the weights are significantly better
     than public data (IpF's interval above 1), PARTIAL where they are, or where such fields are more than chance
     explains (``_by_chance``); UNTOLD where they are not, where IpF's interval does not rule out that the weights are
-    better (``EXCLUDED``), too few documents have a field that public data do not tell (``READ_AT_MOST``), fewer than the ``planned`` fields are finished, or what is known of the pages that a finished target
-    ``saw`` does not show these (``studies.weights.saw``)."""
+    better (``EXCLUDED``), too few documents have a field that public data do not tell (``READ_AT_MOST``), fewer than
+    the ``planned`` fields are finished, or what is known of the pages that a finished target ``saw`` does not show
+    these (``studies.weights.saw``)."""
     factor = table.estimates["improvement_factor"]
     public = told_by_public(table, copies, control)
     gained = [field for field in table.fields if field.match.perfect and field.name not in public]
