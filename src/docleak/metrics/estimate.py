@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
+from scipy.special import betaincinv, ndtr, stdtrit
 
+#: Groups from which resampling tells enough; that all of five moved one way has by chance a probability of 1/16.
+FEWEST = 6
 #: Groups drawn at once by the bootstrap, which bounds its memory.
 DRAWS_AT_ONCE = 1_000_000
 
@@ -88,7 +90,8 @@ def ratio_interval(
 ) -> tuple[float | None, float | None]:
     """Interval of sum(sums) / sum(counts) over groups, (G,) each, as in ``score.aggregate``; None with fewer than two.
 
-    ``share`` says that every value lies in 0..1.
+    ``share`` says that every value lies in 0..1. Its interval over fewer than FEWEST groups is no narrower than the
+    exact one of as many that are all alike, for resamples stay between the least and the greatest group.
     """
     n = len(sums)
     if n < 2:
@@ -101,7 +104,19 @@ def ratio_interval(
         means.extend(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
     widened = expanded_tail(n, level)
     low, high = (float(end) for end in np.quantile(means, (widened, 1 - widened)))
-    return share_ends(low, high, n, level) if share else (low, high)
+    if not share:
+        return low, high
+    low, high = share_ends(low, high, n, level)
+    exact = clopper_pearson(n * float(sums.sum() / counts.sum()), n, level) if n < FEWEST else (low, high)
+    return min(low, exact[0]), max(high, exact[1])
+
+
+def clopper_pearson(hits: float, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Exact two-sided interval of a binomial proportion (Clopper & Pearson, 1934); (0, 1) for n = 0."""
+    tail = (1 - level) / 2
+    low = 0.0 if hits == 0 else float(betaincinv(hits, n - hits + 1, tail))
+    high = 1.0 if hits == n else float(betaincinv(hits + 1, n - hits, 1 - tail))
+    return low, high
 
 
 def share_ends(low: float, high: float, groups: int, level: float) -> tuple[float, float]:

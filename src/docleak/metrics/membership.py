@@ -12,10 +12,9 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 
 from docleak.errors import AttackError
-from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, expanded_tail, share_ends
+from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, clopper_pearson, expanded_tail, share_ends
 
 #: False positive rates at which the true positive rate is asked for.
 LOW_RATES = (0.10, 0.03, 0.01)
@@ -116,14 +115,6 @@ def auc(scores: Floats, members: Bools) -> float:
     _check(scores, members, members)
     pair = np.stack([scores, scores])[:, None]
     return float(_auc(pair[..., members], pair[..., ~members])[0])
-
-
-def clopper_pearson(hits: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided interval of a binomial proportion (Clopper & Pearson, 1934); (0, 1) for n = 0."""
-    tail = (1 - level) / 2
-    low = 0.0 if hits == 0 else float(betaincinv(hits, n - hits + 1, tail))
-    high = 1.0 if hits == n else float(betaincinv(hits + 1, n - hits, 1 - tail))
-    return low, high
 
 
 def over_seeds(values: Sequence[float]) -> Spread:

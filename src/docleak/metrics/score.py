@@ -140,7 +140,8 @@ def aggregate(
     ``binary`` is the fraction of fields read exactly. Intervals are percentile bootstraps over *documents*, since the
     pages and fields of a document stand or fall together, with the percentiles widened for few documents as Hesterberg
     (2015, section 4.3, "expanded percentile") does; simulated, a 95 % interval held the truth 94 % of the time with 8
-    documents or more, but 85-88 % with 4. Where all fields of some resamples are 0, or 1, these see no risk: the free
+    documents or more. A share's interval over fewer than six is no narrower than the exact one of so many documents
+    that are alike (``ratio_interval``). Where all fields of some resamples are 0, or 1, these see no risk: the free
     end is at least the exact binomial bound for so many documents that are alike (``share_ends``), so 0 of 10 is not
     printed as "0 to 0". One document gives no interval. What was not scored is counted, and does not enter.
     Raises ValueError for a level outside (0, 1), RunError if the scores come from different OCR engines.

@@ -139,13 +139,12 @@ def require_weights(source: str, module: Any, missing: Iterable[str]) -> None:
     if lacking:
         network, told = type(module).__name__, getattr(module, "config", None)
         saved = (getattr(told, "architectures", None) or [""])[0]
-        why = "Is it a base model without its question-answering head?"
+        why = "Is it a base model without its question-answering head? Save what is trained, head and all."
         if "For" in saved and saved != network:
-            why = f"It was saved as {saved}, and docleak audits it as {network}, or as docs/commands.md lists."
+            why = f"It was saved as {saved}; docleak audits {network}, or as docs/commands.md lists."
         raise ModelError(
             f"model {source!r} could not be loaded: its file of weights lacks {len(lacking)} of the network's "
-            f"parameters, first: {', '.join(lacking[:5])}. {why} "
-            "Save the model that is trained, head and all, with save_pretrained."
+            f"parameters, first: {', '.join(lacking[:5])}. {why}"
         )
 
 

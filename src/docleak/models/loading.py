@@ -263,5 +263,6 @@ def _architecture(config: dict[str, Any], source: str) -> str:
         f"model {source!r} is of architecture {architecture}; docleak audits 'vision-encoder-decoder' with a "
         "'donut-swin' encoder (Donut), 'layoutlmv3' and 'lilt' that answer questions or tag words, VT5 as its authors "
         "publish it ('t5'), "
-        "docleak's own 'vt5' and 'fedocvqa', and the vision-language models of docs/vision-language.md."
+        "docleak's own 'vt5' and 'fedocvqa', and the vision-language models of docs/vision-language.md. What the "
+        "weights of a LayoutLM, BROS or BERT give away is asked by docleak audit weights --target."
     )

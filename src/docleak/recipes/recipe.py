@@ -363,15 +363,16 @@ def _is(value: Any, name: str) -> bool:
 
 def _in_words(name: str) -> str:
     words = {"int": "a whole number", "float": "a finite number", "str": "a text", "bool": "true or false"}
-    return words.get(name, {"tuple": "a list", "Mapping": "a table"}.get(name.partition("[")[0], name))
+    words |= {**dict.fromkeys(("tuple", "list"), "a list"), **dict.fromkeys(("Mapping", "dict"), "a table")}
+    return words.get(name.partition("[")[0], name)
 
 
 def _wrong_keys(found: Mapping[str, Any], typed: Mapping[str, type], free: Any, place: str) -> list[str]:
     faults = []
-    known = [*typed, *sorted(free)]
+    known = list(dict.fromkeys([*typed, *sorted(free)]))
     for key, value in found.items():
         if key not in known:
             faults.append(f"{place}: {unknown('key', key, known)}")
         elif key in typed and not isinstance(value, typed[key]):
-            faults.append(f"{place}: {key} is a {type(value).__name__}, expected a {typed[key].__name__}")
+            faults.append(f"{place}: {key} is {short(value)}, expected {_in_words(typed[key].__name__)}")
     return faults

@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from docleak.metrics.estimate import Estimate, expanded_tail, number_text, ratio
+from docleak.metrics.estimate import FEWEST, Estimate, expanded_tail, number_text, ratio
 from docleak.metrics.memorisation import difference as independent
 
 RESAMPLES, LEVEL = 2000, 0.95
-#: Groups from which a difference has an interval: that all of five moved one way has by chance a probability of 1/16.
-FEWEST = 6
 #: By document or provider: (sum, count) of what was measured of it.
 Groups = Mapping[str, tuple[float, int]]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from docleak.attacks.gradients.algebra.patches import obstacle
@@ -16,6 +17,8 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models import load_model, trainable
 from docleak.models.layoutlmv3 import LayoutLMv3
+from docleak.models.vlm.tiny import make_tiny
+from docleak.report.measure import EXPLAINED
 from docleak.studies.engine import carry_out
 from docleak.studies.gradient.case import build_case
 from docleak.studies.gradient.config import (
@@ -139,3 +142,21 @@ def test_a_defence_that_would_freeze_nothing_is_not_tried() -> None:
     study = DefenceStudy(DefenceConfig(audit, ("freeze:stages=vision", "freeze"), utility_steps=0))
     assert list(study.inapplicable) == ["freeze:stages=vision"]
     assert "trains no parameters of vision, only of text, fusion" in study.inapplicable["freeze:stages=vision"]
+
+
+def test_of_a_model_that_reads_no_picture_none_is_said_to_be_attacked(tmp_path: Path) -> None:
+    """LiLT's report counted "picture 0 of 7", called the template computed, and named a command that was refused."""
+    make_tiny("lilt", tmp_path / "lilt", seed=0)
+    save(make_pages(2, seed=0), tmp_path / "pages")
+    config = GradientConfig(
+        (str(tmp_path / "lilt"),), str(tmp_path / "pages"), pages=2, attacks=("closed-form",), budget=1
+    )
+    reading = GradientStudy.read(
+        [carry_out(GradientStudy(config), tmp_path / "run", workers=1)], np.random.default_rng(0)
+    )
+    said = " ".join([reading.counted, *reading.lines, reading.articles])
+    assert "words " in said and "picture 0 of" not in said and "picture by" not in said and "Yardsticks" not in said
+    assert "computed from the gradient by linear algebra" not in said
+    assert "reads words and boxes and no picture" in said
+    assert [one.estimate.value for one in reading.measures if one.what == EXPLAINED] == [None]
+    assert "--attack closed-form" in reading.scope.remedy

@@ -130,7 +130,7 @@ def _fields_of(group: Sequence[Unit], ones: Sequence[Mapping[str, Any]] = ()) ->
     """The fields of one page, from all its units. Text was not looked for where a field has no place on the page."""
     first = group[0]
     texts = [*(unit.text for unit in group if unit.text is not None), *ones]
-    attacks = [unit for unit in group if unit.record["attack"] not in FLOORS]
+    attacks = [unit for unit in group if unit.record["attack"] not in FLOORS and not blind(unit.record)]
     placed = [index for index, field in enumerate(first.score.fields) if field.mse is not None]
     for index, field in enumerate(first.score.fields):
         routes, given, spelt = {}, False, True
@@ -143,10 +143,16 @@ def _fields_of(group: Sequence[Unit], ones: Sequence[Mapping[str, Any]] = ()) ->
             at = placed.index(index)
             routes[name] = union([Route(name, (cells[name][at],)) for cells in told if name in cells])[0]
             spelt = _spelt(texts, at)
+        unread = Cell.NOT if blind(first.record) and index in placed else Cell.UNSCORED
+        none = {"words" if blind(first.record) else "picture": unread}
         yield FieldFound(
-            (*first.identity, index), first.page, first.score.document, field.key,
-            routes or {"picture": Cell.UNSCORED}, given, spelt,
+            (*first.identity, index), first.page, first.score.document, field.key, routes or none, given, spelt,
         )  # fmt: skip
+
+
+def blind(record: Mapping[str, Any]) -> bool:
+    """Whether the model of a unit reads no picture, so that nothing of one could be attacked."""
+    return not record["view"].get("sees", True)
 
 
 def picture_cell(unit: Unit, index: int) -> Cell:

@@ -10,7 +10,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.report.measure import EXPLAINED, FIELDS, Measure, holding, measured
 from docleak.report.severity import OUTSIDE, Cell
 from docleak.spec import counted_words
-from docleak.studies.gradient.findings import FLOORS
+from docleak.studies.gradient.findings import FLOORS, blind
 from docleak.studies.gradient.results import ModelResult, Unit
 from docleak.studies.gradient.verdict import of_batches
 
@@ -42,7 +42,8 @@ def measures_of(model: ModelResult, name: str = "") -> tuple[Measure, ...]:
 def _explained(model: ModelResult, of: str) -> Measure:
     """Of each page the greatest share of its gradient that any attack's reconstruction explains; mean, least and
     greatest page."""
-    matched = [one for one in model.attacks if one.attack not in FLOORS and one.explained.value is not None]
+    matched = [one for one in model.attacks if one.attack not in FLOORS and one.explained.value is not None
+               and not blind(one.units[0].record)]  # fmt: skip
     shares: dict[str, float] = {}
     missing = 0
     for unit in (unit for one in matched for unit in one.units):

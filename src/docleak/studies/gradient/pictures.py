@@ -22,7 +22,7 @@ from docleak.runs.run import Run
 from docleak.studies.fields import KINDS, mark
 from docleak.studies.gradient.config import CLOSED_FORM
 from docleak.studies.gradient.exposed import published
-from docleak.studies.gradient.findings import FLOORS
+from docleak.studies.gradient.findings import FLOORS, blind
 from docleak.studies.gradient.results import AttackResult, ModelResult, Unit
 from docleak.studies.gradient.texts import words_in
 
@@ -160,6 +160,8 @@ def origin_of(kind: str, unit: Unit) -> str:
         how = published(unit.run) if kind == "template" else ""
         return f"{how}; {ORIGINS[kind]}" if how else ORIGINS[kind]
     attack, finding = str(unit.record["attack"]), unit.record["finding"]
+    if blind(unit.record):
+        return "the blank template: the model reads no picture, so the gradient tells nothing of one"
     if attack in FLOORS:
         return "random pixels, a floor: no gradient went into it"
     if not attack.startswith(CLOSED_FORM):

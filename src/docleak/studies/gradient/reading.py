@@ -20,7 +20,7 @@ from docleak.runs.run import Run
 from docleak.spec import counted_words
 from docleak.studies.fields import NEAR
 from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested, unfinished
-from docleak.studies.gradient.findings import FLOORS, ROUTES, answer_given
+from docleak.studies.gradient.findings import FLOORS, ROUTES, answer_given, blind
 from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.pictures import PAGES_SHOWN, bar_of, pictures_of, text_of
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
@@ -363,7 +363,7 @@ def summary_lines(data: ReportData) -> list[str]:
     for model in shown:
         said = verdict(model, data.engines)
         lines.append(f"{model.title}: {said.severity.label.lower()}. {_short(model, data.engines)}")
-        rows = [attack for attack in model.attacks if attack.counts.scored]
+        rows = [one for one in model.attacks if one.counts.scored and not blind(one.units[0].record)]
         best = rows[: 1 if len(data.models) > 2 else 3]
         lines += [f"  {_row(attack)}" for attack in rows if attack in best or attack.attack not in ATTACKS.entries]
     if len(data.models) > len(shown):

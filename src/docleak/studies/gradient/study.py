@@ -264,6 +264,7 @@ class GradientStudy(TableStudy[GradientConfig]):
                 "batch_size": c.batch_size,
                 "rounds": c.rounds,
                 "train_mode": c.exposure.train_mode,
+                "sees": getattr(case.view.model, "sees", True),
                 "words_known": case.knowledge.words_known and bool(case.inputs[0].words_seen),
                 "answer_known": case.knowledge.answer_known and case.answered,
                 "defense": c.exposure.defense,

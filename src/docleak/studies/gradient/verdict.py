@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from docleak.report.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
 from docleak.spec import counted_words
 from docleak.studies.gradient.exposed import in_place, part_sent, published
-from docleak.studies.gradient.findings import FLOORS, answer_given, text_recovered, text_taken, words_given
+from docleak.studies.gradient.findings import FLOORS, answer_given, blind, text_recovered, text_taken, words_given
 from docleak.studies.gradient.results import MOMENTS, ModelResult
 from docleak.studies.gradient.words import LARGER, between, duration, share
 
@@ -87,6 +87,8 @@ def _sentence(model: ModelResult, severity: Severity) -> str:
 
 def _how(model: ModelResult) -> str:
     best = model.best
+    if blind(best.units[0].record):
+        return "The model reads words and boxes and no picture: the blank template stands in its place."
     if best.attack in FLOORS:
         return "No attack on the picture was made; random pixels are a floor."
     tried = sum(attack.attack not in FLOORS for attack in model.attacks)
@@ -125,7 +127,7 @@ def _meaning(model: ModelResult, severity: Severity, engines: Sequence[str]) -> 
 def _of_reading(model: ModelResult, severity: Severity, engines: Sequence[str]) -> list[str]:
     """The yardsticks of the picture's reading, and what a low ceiling means."""
     floor, ceiling = model.floor["binary"], model.ceiling["binary"]
-    if ceiling.value is None:
+    if ceiling.value is None or blind(model.units[0].record):
         return []
     reader = engines[0] if engines else "the OCR engine"
     true = "page" if len(model.pages) == 1 else "pages"

@@ -12,7 +12,9 @@ from pathlib import Path
 from docleak.metrics import Estimate
 from docleak.report.page import Section
 from docleak.report.templating import render
+from docleak.studies.gradient.config import CLOSED_FORM
 from docleak.studies.gradient.exposed import defence_of, tested
+from docleak.studies.gradient.findings import blind
 from docleak.studies.gradient.results import ReportData
 from docleak.studies.identity import model_key
 
@@ -141,6 +143,7 @@ def defend_command(data: ReportData) -> str:
         documents = "PAGES"
     return shlex.join([
         "docleak", "defend", *filter(None, [defence_of(data.runs[0])]), "--model", source,
+        *(("--attack", CLOSED_FORM) if blind(most.units[0].record) else ()),
         "--documents", documents, "--seed", str(config["seed"]), "--pages", "10",
         "--utility-steps", "400",
     ])  # fmt: skip

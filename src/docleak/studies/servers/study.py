@@ -15,9 +15,8 @@ from docleak.attacks.servers.view import Loot, PublicPages
 from docleak.documents.page import Image, Page
 from docleak.errors import DocumentError, FederationError, ModelError
 from docleak.files import Stamps, stamps
-from docleak.metrics.estimate import Estimate
+from docleak.metrics.estimate import Estimate, clopper_pearson
 from docleak.metrics.image import psnr
-from docleak.metrics.membership import clopper_pearson
 from docleak.models import DocumentModel, Encoded, load_model, pixels_of, trainable
 from docleak.models.base import broken_weights, device_of, image_of
 from docleak.report.page import Reading, Section, run_facts

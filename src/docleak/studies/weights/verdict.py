@@ -10,9 +10,8 @@ import numpy as np
 from scipy.stats import binom
 
 from docleak.documents.pages import gathered
-from docleak.metrics.estimate import Estimate
+from docleak.metrics.estimate import Estimate, clopper_pearson
 from docleak.metrics.extraction import first_of
-from docleak.metrics.membership import clopper_pearson
 from docleak.report.measure import FIELDS, Measure, holdings, measured, share_of
 from docleak.report.severity import Part, Severity
 from docleak.studies.weights.saw import not_shown, shown
