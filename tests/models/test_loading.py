@@ -448,7 +448,7 @@ def test_a_layoutlmv3_that_tags_needs_names_of_its_labels(tmp_path: Path) -> Non
 def test_a_layoutlmv3_that_sorts_whole_pages_is_called_what_it_is(tmp_path: Path) -> None:
     where = copy_of("layoutlmv3-start", tmp_path)
     transformers.LayoutLMv3ForSequenceClassification.from_pretrained(where).save_pretrained(where)
-    with pytest.raises(ModelError, match="LayoutLMv3ForSequenceClassification; docleak audits .* or as .*lists.$"):
+    with pytest.raises(ModelError, match=r"LayoutLMv3ForSequenceClassification; docleak audits .* or as .*lists.$"):
         load_model(str(where))
 
 

@@ -158,8 +158,8 @@ def require_budget(attacks: Sequence[str], budget: int, *, rounds: int = 1, flag
     if short:
         named = ", ".join(f"{name} {needed}" for name, needed in short.items())
         raise AttackError(
-            f"the budget is {counted_words(budget, 'gradient evaluation')}, which the draws of whitened matching alone would "
-            f"spend; expected at least: {named}. Raise {flag}."
+            f"the budget is {counted_words(budget, 'gradient evaluation')}, which the draws of whitened matching alone "
+            f"would spend; expected at least: {named}. Raise {flag}."
         )
 
 
