@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib.util
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -24,7 +25,9 @@ from transformers import AutoTokenizer, LayoutLMv3ForQuestionAnswering, Trainer,
 import docleak
 from docleak.documents.folder import save
 from docleak.errors import FederationError
-from docleak.models import load_model
+from docleak.models import load_model, pixels_of
+from docleak.models.vlm.tiny import make_tiny
+from docleak.studies.engine import carry_out
 from docleak.studies.updates.case import UpdateCase, load_start, named_as, open_case
 from docleak.studies.updates.check import check, diagnosed
 from docleak.studies.updates.config import UpdatesConfig
@@ -165,6 +168,24 @@ def test_two_folders_of_adapters_say_which_model_was_trained(folder: Path, tmp_p
     based = UpdatesStudy(replace(bare.config, model=str(folder / "model")), device="cpu")
     with pytest.raises(FederationError, match=r"with adapters \(LoRA\).*Pass as --model the folder that peft wrote"):
         based.case(based.chosen[0])
+
+
+def test_pictures_are_not_attacked_of_a_model_that_reads_none(folder: Path, tmp_path: Path) -> None:
+    """A LiLT's update ended in torch's "stack expects a non-empty TensorList"."""
+    make_tiny("lilt", tmp_path / "before", seed=0)
+    model, page = load_model(str(tmp_path / "before")), next(iter(docleak.load_pages(folder / "pages")))
+    fitted = model.fit(page)
+    model.loss(pixels_of(fitted.image)[None], [model.encode(fitted, fitted.questions[0])]).sum().backward()
+    torch.optim.SGD(model.module.parameters(), lr=0.05).step()
+    shutil.copytree(tmp_path / "before", tmp_path / "after")
+    model.module.save_pretrained(tmp_path / "after")
+    save([page], tmp_path / "pages")
+    given = {"documents": str(tmp_path / "pages"), "steps": (1,), "batch_sizes": (1,)}
+    config = UpdatesConfig(before=str(tmp_path / "before"), after=str(tmp_path / "after"), **given)
+    run = carry_out(UpdatesStudy(config, device="cpu"), tmp_path / "run", workers=1)
+    assert len(run.units()) == 2
+    for unit in run.units():
+        assert "no picture" in unit["pictures"]["why"] and unit["words"]["right"] > 0
 
 
 def test_a_trainer_that_cannot_be_recorded_goes_on(folder: Path, tmp_path: Path, caplog: Any) -> None:

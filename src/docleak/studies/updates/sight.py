@@ -63,6 +63,8 @@ def attacked(
 ) -> Sight:  # fmt: skip
     """Self-test with the true order, then the attack with the order that the adversary assumes."""
     truth = taken.truth
+    if not getattr(truth.model, "sees", True):
+        return unseen("the model reads words and boxes and no picture")
     knowledge = _known(truth)
     if knowledge is None:
         return unseen("none of the pages has a private field with a place")
