@@ -46,7 +46,7 @@ COLUMNS = {
     **{f"{score}_auc": Column(f"AUC by {said}") for score, said in SCORES.items()},
     **{f"{score}_errors": Column(f"share of errors by {score}") for score in SCORES},
     "blind_auc": Column("AUC without model or update"),
-    "rank": Column("rank of the update"), "width": Column("width of the layer", 0),
+    "rank": Column("rank of the update", 1), "width": Column("width of the layer", 0),
 }  # fmt: skip
 LIMITS = (
     "A page is asked about as it was trained on: same picture, question and answer. A provider's scores are means over "
@@ -156,6 +156,8 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
     if low > 0.5 and (fault := _confounded(run)):
         low = 0.0
         said.append(fault)
+    elif low <= 0.5:
+        said.append("No score that sees the update has its whole interval above 1/2")
     said += [doubt.removesuffix(".") for doubt in _turned(run)]
     severity = Severity.SEVERE if low >= 0.75 else Severity.PARTIAL if low > 0.5 else Severity.UNTOLD
     label = f"{'Providers' if c.get('per_provider') else 'Pages'} told apart" if low > 0.5 else ""
