@@ -93,8 +93,7 @@ class ServersStudy(Study[ServersConfig]):
         private, public = pages[: c.clients * c.batch_size], pages[c.clients * c.batch_size :]
         pixels, inputs = tensors(model, private)
         known = PublicPages(*tensors(model, public), expected=len(private))
-        sent = server.manipulate(model, known,
-                                 generator=torch.Generator().manual_seed(c.seed))  # fmt: skip
+        sent = server.manipulate(model, known, generator=torch.Generator().manual_seed(c.seed))
         batches = [slice(k * c.batch_size, (k + 1) * c.batch_size) for k in range(c.clients)]
         try:
             update = summed([client_gradient(sent.model, pixels[b], inputs[b]) for b in batches], c.limit)
@@ -304,6 +303,7 @@ def _said(opinion: Mapping[str, Any]) -> str:
 
 
 def part_of(config: Mapping[str, Any], record: Mapping[str, Any]) -> Part:
+    """The verdict on one trial; tokens that pages without a client hold as many of are no reading."""
     name = _name(config, record)
     if "obstacle" in record:
         return Part(name, Severity.UNMEASURED, f"An active server has no hold here: {record['obstacle']}.", "No hold")
