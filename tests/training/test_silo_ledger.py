@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from flwr.app import Context, RecordDict
 
 from docleak.errors import PrivacyError
 from docleak.privacy.accounting import guarantee
-from docleak.privacy.mechanism import Mechanism, Unit
+from docleak.privacy.mechanism import Mechanism, Relation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.deploy.check import _spent
 from docleak.training.federated.federation import Federation
@@ -25,7 +26,7 @@ from docleak.training.federated.flower.client import _count_evaluation
 from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.scores import SENSITIVITY, evaluation_noise
 from docleak.training.federated.secure.plan import SecurePlan
-from docleak.training.federated.silo_ledger import SiloLedger, begin, change_limits, composed_epsilon
+from docleak.training.federated.silo_ledger import BegunRound, SiloLedger, begin, change_limits, composed_epsilon
 from docleak.training.federated.silo_limits import SiloLimits, has_limits
 from docleak.training.federated.wire import Compression
 
@@ -45,7 +46,9 @@ def begin_round(folder: Path, federation: Federation, *, number: int, shares: in
 
 
 def changed(**plan: Any) -> Federation:
-    mechanism = {key: plan.pop(key) for key in list(plan) if key in ("noise_multiplier", "unit", "unit_rate")}
+    mechanism = {
+        key: plan.pop(key) for key in list(plan) if key in ("noise_multiplier", "unit", "unit_rate", "relation")
+    }
     return replace(FEDERATION, privacy=replace(PLAN, mechanism=replace(PLAN.mechanism, **mechanism), **plan))
 
 
@@ -72,9 +75,24 @@ def test_what_was_spent_on_documents_is_not_said_of_providers(tmp_path: Path) ->
     begin_round(tmp_path, changed(unit=Unit.DOCUMENT), number=1, shares=4)
     with pytest.raises(PrivacyError, match="1 line of its ledger protects documents, and its limits providers"):
         change_limits(tmp_path, {"unit": "provider"})
+    begin_round(tmp_path, changed(unit=Unit.DOCUMENT), number=2, shares=4)
     replace(LIMITS, unit=Unit.PROVIDER).save(tmp_path)
-    with pytest.raises(PrivacyError, match="protects documents"):
+    with pytest.raises(PrivacyError, match="2 lines of its ledger protect documents"):
         SiloLedger.load(tmp_path)
+    assert change_limits(tmp_path, {"unit": "document"}).rounds == 2, "an owner who changed it takes it back"
+
+
+def test_rounds_of_two_relations_are_no_one_epsilon(tmp_path: Path) -> None:
+    kept(tmp_path, replace(LIMITS, epsilon=100.0))
+    begin_round(tmp_path, changed(relation=Relation.REPLACE_ONE), number=1, shares=4)
+    assert "replaced by another's" in SiloLedger.load(tmp_path).sentence()
+    with pytest.raises(PrivacyError, match="does not add up to one epsilon"):
+        begin_round(tmp_path, FEDERATION, number=2, shares=4)
+
+
+def test_a_share_of_the_least_noise_hides_nothing_of_a_silo() -> None:
+    row = BegunRound("", 1, 1e-9, 1.0, Unit.PROVIDER, Relation.ADD_OR_REMOVE_ONE, 1.0, 1, 4, False, "train")
+    assert SiloLedger(LIMITS, (row,)).epsilon_alone() == math.inf
 
 
 def test_two_nodes_on_one_folder_are_counted_together(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ UNKNOWN: Origin = "unknown"
 BOUND, NO_GUARANTEE, NOT_KNOWN, NOTHING_PRIVATE = "bound", "no guarantee", "unknown", "nothing private"
 #: What a claim takes for granted where silos' units were never seen together.
 UNCHECKED = (
-    " It holds for a {unit} that is in one silo only, which nobody could check over a network: one in k of them moves "
-    "a sum k times as far."
+    " It holds for a {unit} that is in one silo only, which docleak cannot check over a network: one in k of them "
+    "moves a sum up to k times as far."
 )
 #: Ways of having been trained on or kept that are looked at one by one.
 MOST_WAYS = 16

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -91,6 +92,11 @@ class Mechanism:
     def independent(self) -> bool:
         """Whether it is accounted as Poisson sampling of the units themselves, with probability ``rate``."""
         return self.client_rate == 1 or self.participation is Participation.HIDDEN
+
+    def of_noise(self, part: float) -> Mechanism:
+        """The same with ``part`` of the noise's variance; with less noise than is counted, as if there were none."""
+        noise = self.noise_multiplier * math.sqrt(part)
+        return replace(self, noise_multiplier=noise if noise >= LEAST_NOISE else 0.0)
 
     def sentence(self) -> str:
         """Sampling, noise and rounds in words."""

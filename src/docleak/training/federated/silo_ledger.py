@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from docleak.errors import PrivacyError
@@ -68,9 +69,7 @@ class BegunRound:
     @property
     def alone(self) -> Mechanism:
         """The same towards who sees this silo's own update: a share of the noise is all that hides it."""
-        return Mechanism(
-            self.noise_multiplier / math.sqrt(self.shares), 1, self.unit_rate, 1.0, self.unit, self.relation
-        )
+        return self.mechanism.of_noise(1 / self.shares)
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,9 @@ class SiloLedger:
     def __post_init__(self) -> None:
         if others := [one.unit for one in self.begun if one.unit is not self.limits.unit]:
             raise PrivacyError(
-                f"{counted_words(len(others), 'line')} of its ledger protects {others[0]}s, and its limits "
-                f"{self.limits.unit}s, of whom nothing was counted. Keep the unit, or begin in another folder."
+                f"{counted_words(len(others), 'line')} of its ledger protect{'s' * (len(others) == 1)} {others[0]}s, "
+                f"and its limits {self.limits.unit}s, of whom nothing was counted. Keep the unit (docleak deploy silo "
+                "--unit), or begin in another folder."
             )
 
     @property
@@ -197,9 +197,12 @@ class SiloLedger:
         write_json(folder / WITNESS, {"rounds": len(self.begun), "digest": _digest(self.begun)})
 
     @classmethod
-    def load(cls, folder: Path) -> SiloLedger:
-        """What ``save`` wrote; PrivacyError for a ledger that is gone, damaged, or shorter than it was."""
+    def load(cls, folder: Path, changes: Mapping[str, object] = MappingProxyType({})) -> SiloLedger:
+        """What ``save`` wrote, under ``changes`` of its limits; PrivacyError for a ledger that is gone, damaged, or
+        shorter than it was."""
         limits = SiloLimits.load(folder)
+        if changes:
+            limits = _limits_of({**asdict(limits), **changes})
         begun = _read_rows(folder / LEDGER)
         witness = read_json_object(folder / WITNESS, error=PrivacyError, advice=LOST)
         count = witness.get("rounds")
@@ -218,24 +221,24 @@ def change_limits(folder: Path, changes: Mapping[str, object]) -> SiloLedger:
     """
     if not folder.is_dir():
         raise PrivacyError(f"{folder} is no folder; give the silo's own.")
-    known = [field.name for field in fields(SiloLimits)]
     with claimed(folder, wait=True):
-        if has_limits(folder) and not _only_begun_to_set(folder):
-            ledger = SiloLedger.load(folder)
-            settings = {**asdict(ledger.limits), **changes}
+        kept = has_limits(folder) and not _only_begun_to_set(folder)
+        if kept:
+            ledger = SiloLedger.load(folder, changes)
         else:
-            ledger, settings = None, {"evaluation": False, **changes}
-        missing = [name for name in known if name not in settings]
-        if missing:
-            options = " ".join(f"--{name.replace('_', '-')}" for name in missing)
-            raise PrivacyError(f"{folder} has no limits yet; to set them, give all: {options} is missing.")
-        limits = shaped(SiloLimits, settings, PrivacyError, "a silo's limits", "Give what the silo's owner allows.")
-        after = SiloLedger(limits, ledger.begun if ledger else ())
-        if ledger is None:
-            after.save(folder)
-        if ledger is None or changes:
-            limits.save(folder)
-    return after
+            settings = {"evaluation": False, **changes}
+            if missing := [field.name for field in fields(SiloLimits) if field.name not in settings]:
+                options = " ".join(f"--{name.replace('_', '-')}" for name in missing)
+                raise PrivacyError(f"{folder} has no limits yet; to set them, give all: {options} is missing.")
+            ledger = SiloLedger(_limits_of(settings))
+            ledger.save(folder)
+        if not kept or changes:
+            ledger.limits.save(folder)
+    return ledger
+
+
+def _limits_of(settings: Mapping[str, object]) -> SiloLimits:
+    return shaped(SiloLimits, settings, PrivacyError, "a silo's limits", "Give what the silo's owner allows.")
 
 
 def _only_begun_to_set(folder: Path) -> bool:

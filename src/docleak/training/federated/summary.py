@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from docleak.errors import RunError
 from docleak.files import drafted_folder, reported
 from docleak.models.loading import load_model
 from docleak.models.t5 import T5_BASE, ReaderConfig
-from docleak.privacy.accounting import guarantee, rounded_up
+from docleak.privacy.accounting import claimed_in_words, guarantee, rounded_up
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.ledger import Ledger
 from docleak.privacy.lineage import BOUND, epsilon_with_scores
@@ -199,10 +199,10 @@ def seen_by_parties(ledger: Ledger, federation: Federation, silos: int) -> str:
         return ""
 
     def cost(part: float) -> str:
-        whole = plan.bound(ledger.begun).mechanism
-        seen = replace(whole, noise_multiplier=whole.noise_multiplier * math.sqrt(part))
+        seen = plan.bound(ledger.begun).mechanism.of_noise(part)
         epsilon = guarantee(seen, plan.delta).epsilon
-        return f"{rounded_up(epsilon)}{second_opinion([seen], plan.delta, epsilon)}"
+        told = claimed_in_words(epsilon, plan.delta, seen.unit)
+        return f"{told}{second_opinion([seen], plan.delta, epsilon)}"
 
     server = SEEN[federation.secure is not None].format(cost(1 / shares))
     return " ".join(filter(None, [server, OTHER.format(cost(1 - 1 / shares)), _of_two(federation, silos)]))

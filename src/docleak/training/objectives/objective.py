@@ -105,11 +105,10 @@ class SelfPretraining:
     masked anew each time, once for each of ``tasks``; n_k counts these pages.
 
     The paper masks tokens that have boxes, taken for OCR words here: all pieces of a word go together, and share a
-    sentinel. Left open, and settled as
-    in the authors' public code: an input begins with its task's name; of the words drawn on a page, the first L_M are
-    masked; a masked word that stays in the input has the zero box. Unlike that code, a word that does not fit in the
-    input is not in the output either, the output is not cut at 256 tokens (so that layout modeling reaches L_M), and
-    text modeling has no closing sentinel, as printed.
+    sentinel. Left open, and settled as in the authors' public code: an input begins with its task's name; of the words
+    drawn on a page, the first L_M are masked; a masked word that stays in the input has the zero box. Unlike that code,
+    a word that does not fit in the input is not in the output either, the output is not cut at 256 tokens (so that
+    layout modeling reaches L_M), and text modeling has no closing sentinel, as printed.
     The paper's n_k is "the local data size", of pretraining nothing more; its public code averages the tasks' losses
     over a batch, as here.
     FederationError for a model that is no T5 reader, ModelError for one without layout tokens (see ``prepare``).
