@@ -97,6 +97,15 @@ def test_a_share_of_few_documents_is_no_surer_than_as_many_alike(documents: int)
     assert estimate.low <= exact[0] + 1e-9 and estimate.high >= exact[1] - 1e-9
 
 
+def test_groups_of_which_nothing_was_counted_are_none() -> None:
+    """A resample of such groups alone was no number, and the interval's ends were neither."""
+    with_none = ratio(np.array([1.0, 0.0, 3.0]), np.array([2, 0, 4]), np.random.default_rng(0))
+    without = ratio(np.array([1.0, 3.0]), np.array([2, 4]), np.random.default_rng(0))
+    assert with_none == without and with_none.groups == 2
+    nothing = ratio(np.zeros(3), np.zeros(3, dtype=np.int64), np.random.default_rng(0))
+    assert nothing.value is None and nothing.low is None and nothing.high is None
+
+
 def test_the_interval_is_a_function_of_the_generator_and_of_the_documents_only() -> None:
     rng = np.random.default_rng(1)
     scores = [page(str(i % 7), list(rng.random(4) < 0.5), psnr=rng.normal(20, 3)) for i in range(21)]

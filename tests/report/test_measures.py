@@ -351,5 +351,9 @@ def test_epsilons_at_other_deltas_or_per_other_units_have_no_difference(other: s
     first, second = claimed("m", 2.0, "2 at delta 1e-05 per provider"), claimed("m", 1.5, other)
     told = difference(first, second, np.random.default_rng(0), same=True).estimate
     assert told.value is None and "no difference of one epsilon" in told.why
+    nameless = difference(
+        replace(first, printed="2"), replace(second, printed="1.5"), np.random.default_rng(0), same=True
+    )
+    assert nameless.estimate.value is None, "nor have two of which nobody knows at which delta"
     alike = replace(second, printed="1.5 at delta 1e-05 per provider")
     assert difference(first, alike, np.random.default_rng(0), same=True).estimate.value == -0.5

@@ -91,8 +91,10 @@ def ratio_interval(
     """Interval of sum(sums) / sum(counts) over groups, (G,) each, as in ``score.aggregate``; None with fewer than two.
 
     ``share`` says that every value lies in 0..1. Its interval over fewer than FEWEST groups is no narrower than the
-    exact one of as many that are all alike, for resamples stay between the least and the greatest group.
+    exact one of as many that are all alike, for resamples stay between the least and the greatest group. Groups of
+    which nothing was counted are none.
     """
+    sums, counts = sums[counts > 0], counts[counts > 0]
     n = len(sums)
     if n < 2:
         return None, None
@@ -140,11 +142,11 @@ def ratio(
     resamples: int = 2000,
     **more: Any,
 ) -> Estimate:
-    """sum(sums) / sum(counts) over groups with its ``ratio_interval``; no value of no groups. ``more`` are other fields
-    of the estimate."""
+    """sum(sums) / sum(counts) over groups with its ``ratio_interval``; no value where nothing was counted. ``more`` are
+    other fields of the estimate."""
     low, high = ratio_interval(sums, counts, rng, level, resamples, share)
-    value = float(sums.sum() / counts.sum()) if len(sums) else None
-    return Estimate(value, low, high, int(counts.sum()), len(sums), **more)
+    value = float(sums.sum() / counts.sum()) if counts.any() else None
+    return Estimate(value, low, high, int(counts.sum()), int((counts > 0).sum()), **more)
 
 
 def ratio_of(groups: Iterable[Sequence[float]], rng: np.random.Generator, **more: Any) -> Estimate:

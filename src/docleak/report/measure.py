@@ -212,7 +212,7 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
         why = next(filter(None, lacking), "not measured in both")
         return Difference(first, second, Estimate(None, why=why), False)
     held = [one.printed.removeprefix("at least ").partition(" ")[2] for one in (first, second)]
-    if first.what in (SHOWN, CLAIMED) and held[0] != held[1]:
+    if first.what in (SHOWN, CLAIMED) and (held[0] != held[1] or not held[0]):
         why = f"{first.text} in the first, {second.text} in the second: that is no difference of one epsilon"
         return Difference(first, second, Estimate(None, why=why), False)
     value = second.estimate.value - first.estimate.value

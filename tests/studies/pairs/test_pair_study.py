@@ -332,12 +332,24 @@ def test_a_class_of_many_is_no_coins(right: int, classes: int, fused: bool, seve
         assert "one of 60 drawn for each does as well with 40% probability" in judgement["sentence"]
 
 
+def test_a_few_classes_of_many_in_batches_are_no_all_clear() -> None:
+    """Three of forty right of sixty classes, each in another batch: no two draws for each give that."""
+    scores = [[{"tokens": 0.0, "ssim": 0.01, "label": batch < 3 and not target} for target in range(4)]
+              for batch in range(10)]  # fmt: skip
+    units = [{"attack": "mgis", "batch": batch, "scores": of} for batch, of in enumerate(scores)]
+    assert verdict(["mgis"], units, classes=60)["severity"] == "untold"
+    assert verdict(["mgis"], units, classes=2)["severity"] == "none"
+
+
 def test_the_classes_of_a_batch_stand_or_fall_together() -> None:
     """Who calls all pairs of two batches alike is right of all eight with probability a quarter."""
     scores = [{"tokens": 0.0, "ssim": 0.01, "label": True}] * 4
     units = [{"attack": "mgis", "batch": batch, "scores": scores} for batch in range(2)]
     judgement = verdict(["mgis"], units)
-    assert judgement["severity"] == "untold" and "with 25% probability" in judgement["sentence"]
+    assert judgement["severity"] == "untold" and "with at most 25% probability" in judgement["sentence"]
+    one = [{"tokens": 0.0, "ssim": 0.01, "label": number < 1} for number in range(4)]
+    told = verdict(["mgis"], [{"attack": "mgis", "batch": 0, "scores": one}])["sentence"]
+    assert "a coin for each gradient does as well with at most 100% probability" in told, "it is 50 %"
     many = [{"attack": "mgis", "batch": batch, "scores": scores} for batch in range(5)]
     assert verdict(["mgis"], many)["severity"] == "partial"
 

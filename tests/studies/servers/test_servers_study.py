@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from docleak.report.severity import Severity
 from docleak.studies.engine import carry_out
 from docleak.studies.registry import report_on
 from docleak.studies.servers.config import ServersConfig
-from docleak.studies.servers.study import ServersStudy, elsewhere, of_one, of_tokens, part_of, share, summed
+from docleak.studies.servers.study import ServersStudy, beside_public, of_one, of_tokens, part_of, share, summed
 from tests.small import small_donut
 
 CONFIG = ServersConfig(models=("vt5-start",), servers=("decepticons", "adapter-bins"), clients=2, public=4)
@@ -144,11 +146,39 @@ def test_what_stands_on_pages_that_no_client_has_is_no_reading(read: set[int], s
     private, public = [page(1, 2, 3, 4, 5, 6, 7)], [page(1, 2, 8, 9, 10, 11), page(1, 12, 13)]
     opinion = {"refused": True, "reasons": ["one"]}
     record = {"server": "traps", "model": "vt5-start", "changes": "weights", "guard": opinion, "guard_beside": opinion,
-              **of_tokens(loot, private), "tokens_elsewhere": elsewhere(loot, public, 1, of_tokens)}  # fmt: skip
-    assert record["tokens_elsewhere"] == 2
+              **of_tokens(loot, private), **beside_public(loot, private, public, of_tokens)}  # fmt: skip
+    assert record["tokens_elsewhere"] == 2 and record["pages_compared"] == 1
     part = part_of({"clients": 1, "batch_size": 1}, record)
     assert part.severity == severity
-    assert ("as many of pages that no client has" in part.sentence) == (severity == "untold")
+    said = "Of 1 page that no client has, what it reads holds as many tokens as of 1 of the clients'"
+    assert (said in part.sentence) == (severity == "untold")
+
+
+def test_fewer_public_pages_are_held_against_as_few_of_the_clients() -> None:
+    """Six pages of twelve without a client held less than all twelve clients' pages, and so all of it was read."""
+
+    def page(*ids: int) -> Encoded:
+        return Encoded({"input_ids": torch.tensor(ids)}, ())
+
+    loot = Loot(tokens=tuple(Token(token, -1, 1.0) for token in (1, 2, 3)))
+    private, public = [page(1, 4), page(2, 5), page(3, 6)], [page(1, 7)]
+    record = beside_public(loot, private, public, of_tokens)
+    assert record == {"tokens_elsewhere": 1, "tokens_compared": 1, "pages_compared": 1}
+    opinion = {"refused": True, "reasons": ["one"]}
+    record |= {"server": "traps", "model": "vt5-start", "changes": "weights", "guard": opinion, "guard_beside": opinion}
+    part = part_of({"clients": 3, "batch_size": 1}, {**record, **of_tokens(loot, private)})
+    assert part.severity is Severity.UNTOLD and "reads 3 of 6 different tokens" in part.sentence
+
+
+def test_of_an_older_run_it_is_not_said_that_tokens_were_held_against_public_pages(run: Path, tmp_path: Path) -> None:
+    (reading,) = report_on([run])[1]
+    assert any("any as many public ones" in limit for limit in reading.limits)
+    older = Path(shutil.copytree(run, tmp_path / "older"))
+    for file in older.glob("units/*/unit.json"):
+        record = json.loads(file.read_text())
+        file.write_text(json.dumps({key: value for key, value in record.items() if not key.endswith("_elsewhere")}))
+    (reading,) = report_on([older])[1]
+    assert any("not held against public pages" in limit for limit in reading.limits)
 
 
 def test_half_a_run_whose_only_trial_was_impossible_is_no_missing_hold(tmp_path: Path) -> None:

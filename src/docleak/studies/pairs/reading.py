@@ -188,10 +188,10 @@ def verdict(
         for (batch, _), scores in by_pair.items()
     )
     right = sum(sum(side) for side in labels.values())
-    named_right = math.floor(sum(sum(side) / len(side) for side in labels.values()) + 1e-9)
-    by_draw, by_two = (
-        float(binom.sf(named_right - 1, len(labels), chance)) for chance in (1 / classes, classes ** (fused - 2))
-    )
+    gradients_right = sum(sum(side) / len(side) for side in labels.values())
+    # What is told counts whole gradients alone; that nothing is, every part of one.
+    by_draw = float(binom.sf(math.floor(gradients_right + 1e-9) - 1, len(labels), 1 / classes))
+    by_two = float(binom.sf(math.ceil(gradients_right - 1e-9) - 1, len(labels), classes ** (fused - 2)))
     told = by_draw <= BY_CHANCE
     alike = [_alike(list(by_pair.values()), "others", least) for least in (SEEN, BLURRED)]
     like_text = _alike(list(by_pair.values()), "other_tokens", PARTLY)
@@ -219,7 +219,8 @@ def verdict(
     else:
         severity, label = Severity.NONE, "Nothing recognisable"
     drawn = "a coin" if classes == 2 else f"one of {classes} drawn"
-    drawn += f" for each{' gradient' * (len(labels) < n)} does as well with {by_draw:.0%} probability"
+    each = " gradient does as well with at most" if len(labels) < n else " does as well with"
+    drawn += f" for each{each} {by_draw:.0%} probability"
     of = f"the best of {' and '.join(attacks)} for each pair: " if len(attacks) > 1 else ""
     return {
         "severity": severity, "label": label,

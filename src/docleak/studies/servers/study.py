@@ -45,9 +45,13 @@ COLUMNS = {
 LIMITS = (
     "One gradient, or one step of SGD, of each client: AdamW's steps are nearly signs, and are not read here.",
     "Tokens of VT5 and of language models come without an order, and nothing tells which page of a batch one is from.",
-    "Tokens count where what was read holds more of the clients' pages than of any as many public ones.",
     "What a server does not read here, another manipulation may.",
 )
+
+
+#: Of tokens, where every trial was ``beside_public``, and where one is older.
+HELD = "Tokens count where what was read holds more of the clients' pages than of any as many public ones."
+NOT_HELD = "Tokens of an older run were not held against public pages: some may stand on any page."
 
 
 class ServersStudy(Study[ServersConfig]):
@@ -105,7 +109,7 @@ class ServersStudy(Study[ServersConfig]):
         one_page = bool(getattr(server, "one_page", False))
         counts = of_one if one_page else of_tokens
         record |= of_pictures(loot, pixels) | counts(loot, inputs)
-        record["tokens_elsewhere"] = elsewhere(loot, known.inputs, len(private), counts)
+        record |= beside_public(loot, inputs, known.inputs, counts)
         trained, before = ({n: p.detach() for n, p in trainable(one.module)} for one in (sent.model, model))
         few = slice(0, min(EXAMPLES, c.batch_size))
 
@@ -129,6 +133,7 @@ class ServersStudy(Study[ServersConfig]):
         named = "; ".join(dict.fromkeys(str(run.config["documents"]) for run in runs))
         impossible = [record["obstacle"] for _, record in units if "obstacle" in record]
         caught = [record for _, record in units if "guard" in record]
+        held = HELD if all("tokens_elsewhere" in record for record in caught) else NOT_HELD
         alone, beside_it = (sum(bool(r[key]["refused"]) for r in caught) for key in ("guard", "guard_beside"))
         guard = (
             f"docleak guard refuses {alone} in a first round, where it sees nothing else, and {beside_it} beside the "
@@ -152,7 +157,7 @@ class ServersStudy(Study[ServersConfig]):
                 Section("threat-servers", "Threat model", "Threat model: an active server",
                         render("threat.html.j2", model=threat_model(runs[0].config))),
             ),
-            results={"servers": table.to_json()}, limits=LIMITS,
+            results={"servers": table.to_json()}, limits=(*LIMITS, held),
             runs=tuple(run_facts(run.path, run.manifest()) for run in runs),
             synthetic=all(run.config["documents"] == "synthetic" for run in runs), shows="",
             scope=scope_of(runs, [f"Of {counted_words(len(caught), 'manipulated model')} {guard}"] if caught else []),
@@ -257,12 +262,19 @@ def of_one(loot: Loot, inputs: Sequence[Encoded]) -> dict[str, Any]:
     return {**max(pages, key=lambda page: page["tokens_read"] / page["tokens"]), "one_page": True}
 
 
-def elsewhere(
-    loot: Loot, public: Sequence[Encoded], pages: int, counts: Callable[[Loot, Sequence[Encoded]], Mapping[str, Any]]
-) -> int:
-    """How many tokens of as many ``public`` pages, which no client has, what was read holds at most."""
-    groups = [public[at : at + pages] for at in range(0, max(1, len(public) - pages + 1), pages)]
-    return max(int(counts(loot, group)["tokens_read"]) for group in groups)
+def beside_public(
+    loot: Loot, private: Sequence[Encoded], public: Sequence[Encoded],
+    counts: Callable[[Loot, Sequence[Encoded]], Mapping[str, Any]],
+) -> dict[str, int]:  # fmt: skip
+    """How many tokens what was read holds at most of ``public`` pages, which no client has, and of as many of the
+    clients'; of fewer than all of these, where there are fewer public ones."""
+    pages = min(len(private), len(public))
+
+    def most(inputs: Sequence[Encoded]) -> int:
+        groups = [inputs[at : at + pages] for at in range(0, len(inputs) - pages + 1, pages)]
+        return max(int(counts(loot, group)["tokens_read"]) for group in groups)
+
+    return {"tokens_elsewhere": most(public), "tokens_compared": most(private), "pages_compared": pages}
 
 
 def _pictures(loot: Loot, pixels: Tensor) -> dict[str, Image]:
@@ -313,9 +325,10 @@ def part_of(config: Mapping[str, Any], record: Mapping[str, Any]) -> Part:
         "tokens with their places" if record["placed"] else "different tokens"
     )  # fmt: skip
     what += " of one page" if record.get("one_page") else ""
-    as_any = not pictures and 0 < read <= record.get("tokens_elsewhere", 0)
+    as_any = not pictures and bool(read) and record.get("tokens_compared", read) <= record.get("tokens_elsewhere", 0)
     severity = Severity.SEVERE if read >= SEVERE_SHARE * of else Severity.PARTIAL if read else Severity.UNTOLD
     severity = Severity.UNTOLD if as_any else severity
+    compared = record.get("pages_compared", int(config["clients"]) * int(config["batch_size"]))
     alone, with_honest = record["guard"], record["guard_beside"]
     stop = (
         f"The guard refuses it in a first round ({counted_words(len(alone['reasons']), 'reason')})" if alone["refused"]
@@ -325,5 +338,9 @@ def part_of(config: Mapping[str, Any], record: Mapping[str, Any]) -> Part:
     )  # fmt: skip
     beside = f", and {record['tokens_wrong']} that it has not" if record.get("one_page") else ""
     said = f"By changing the {record['changes']}, an active server reads {read} of {of} {what}{beside}. {stop}."
-    said += " What it reads holds as many of pages that no client has, so that none is counted." * as_any
+    if as_any:
+        said += (
+            f" Of {counted_words(compared, 'page')} that no client has, what it reads holds as many tokens as of "
+            f"{compared} of the clients', so that none is counted."
+        )
     return Part(name, severity, said, "" if read else "Nothing read by this server", "servers")

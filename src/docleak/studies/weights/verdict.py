@@ -14,6 +14,7 @@ from docleak.metrics.estimate import Estimate, clopper_pearson
 from docleak.metrics.extraction import first_of
 from docleak.report.measure import FIELDS, Measure, holdings, measured, share_of
 from docleak.report.severity import Part, Severity
+from docleak.spec import counted_words
 from docleak.studies.weights.saw import not_shown, shown
 from docleak.studies.weights.table import GameTable, Ranked
 
@@ -67,7 +68,10 @@ def verdict_of(
     most = clopper_pearson(0, len(tried))[1]  # the largest share read that as many documents without one do not exclude
     fields, unsure = len(table.fields), _unsure(table, _left(table, planned), saw)
     if not unsure and most > READ_AT_MOST:
-        unsure = f"{len(tried)} documents do not exclude that {100 * most:.0f} % of such fields are read word for word"
+        unsure = (
+            f"such fields of {counted_words(len(tried), 'document')} do not exclude that {math.floor(100 * most)} % of "
+            "them are read word for word"
+        )
     if better or more:
         severity = Severity.SEVERE if better and gained else Severity.PARTIAL
     elif gained:
@@ -272,8 +276,8 @@ def advice(severity: Severity, *, control: bool, saw: Mapping[str, Any] | None =
     first = {
         Severity.SEVERE: "Do not publish the weights as they are while the fields are confidential: whoever has a page "
         "with a field blacked out can try to fill it in.",
-        Severity.PARTIAL: "Before you publish the weights, decide whether single words or digits of the fields may be "
-        "known; and count on stronger attacks, which may read whole fields.",
+        Severity.PARTIAL: "Before you publish the weights, decide whether what came back, single words or digits of "
+        "the fields at least, may be known; and count on stronger attacks, which may read more.",
     }[severity]
     return (
         first,
