@@ -106,11 +106,7 @@ def ratio_interval(
         means.extend(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
     widened = expanded_tail(n, level)
     low, high = (float(end) for end in np.quantile(means, (widened, 1 - widened)))
-    if not share:
-        return low, high
-    low, high = share_ends(low, high, n, level)
-    exact = clopper_pearson(n * float(sums.sum() / counts.sum()), n, level) if n < FEWEST else (low, high)
-    return min(low, exact[0]), max(high, exact[1])
+    return share_interval(low, high, float(sums.sum() / counts.sum()), n, level) if share else (low, high)
 
 
 def clopper_pearson(hits: float, n: int, level: float = 0.95) -> tuple[float, float]:
@@ -119,6 +115,13 @@ def clopper_pearson(hits: float, n: int, level: float = 0.95) -> tuple[float, fl
     low = 0.0 if hits == 0 else float(betaincinv(hits, n - hits + 1, tail))
     high = 1.0 if hits == n else float(betaincinv(hits + 1, n - hits, 1 - tail))
     return low, high
+
+
+def share_interval(low: float, high: float, value: float, groups: int, level: float) -> tuple[float, float]:
+    """``share_ends``; over fewer than FEWEST groups no narrower than the exact one of as many that are all alike."""
+    low, high = share_ends(low, high, groups, level)
+    exact = clopper_pearson(groups * value, groups, level) if groups < FEWEST else (low, high)
+    return min(low, exact[0]), max(high, exact[1])
 
 
 def share_ends(low: float, high: float, groups: int, level: float) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rapidfuzz.distance import Hamming, JaroWinkler, Levenshtein
 
 from docleak.documents.pages import gathered
-from docleak.metrics.estimate import Estimate, expanded_tail, share_ends
+from docleak.metrics.estimate import Estimate, expanded_tail, share_ends, share_interval
 
 #: The epsilon of eq. 6, which the paper does not print: it bounds the factor where a baseline reads nothing. Its table
 #: 5 tells it: IpF rises with AccAt 100 % by 1 / (4 (PR of the baseline + epsilon)), see docs/fidelity.md.
@@ -119,8 +119,8 @@ def over_documents(
     ``documents`` names the document of each field; ``statistic`` takes the indices of the fields that enter, some
     several times, (..., N), and gives (...): many resamples are put to it at once. Percentile bootstrap, widened for
     few documents as in ``metrics.score.aggregate``; fewer than two documents give no interval, no field gives no value.
-    A ``rate`` whose resamples come out 0 or 1 has at least the exact binomial bound at its free end, as there. Raises
-    ValueError for a level outside (0, 1).
+    A ``rate`` whose resamples come out 0 or 1 has at least the exact binomial bound at its free end, and one of few
+    documents at both, as there (``share_interval``). Raises ValueError for a level outside (0, 1).
     """
     if not 0 < level < 1 or resamples < 1:
         raise ValueError(f"level is {level} and resamples {resamples}; expected a level in (0, 1) and resamples >= 1")
@@ -139,7 +139,8 @@ def over_documents(
         draws[rows] = statistic(chosen)
     tail = expanded_tail(n, level)
     low, high = (float(end) for end in np.quantile(draws, (tail, 1 - tail)))
-    return Estimate(value, *(share_ends(low, high, n, level) if rate else (low, high)), len(documents), n)
+    low, high = share_interval(low, high, value, n, level) if rate else (low, high)
+    return Estimate(value, low, high, len(documents), n)
 
 
 def _resampled(

@@ -219,8 +219,8 @@ def verdict(
     else:
         severity, label = Severity.NONE, "Nothing recognisable"
     drawn = "a coin" if classes == 2 else f"one of {classes} drawn"
-    each = " gradient does as well with at most" if len(labels) < n else " does as well with"
-    drawn += f" for each{each} {by_draw:.0%} probability"
+    odds = " gradient does as well with at most" if len(labels) < n else " does as well with"
+    drawn += f" for each{odds} {by_draw:.0%} probability"
     of = f"the best of {' and '.join(attacks)} for each pair: " if len(attacks) > 1 else ""
     return {
         "severity": severity, "label": label,
