@@ -243,6 +243,8 @@ def test_documents_whose_fields_public_data_tell_exclude_nothing() -> None:
         part = verdict_of(table([*sixty[:told], *unread], [*sixty[:told], *unread], (0.96, 0.85, 1.0)), {})
         assert part.severity == severity
     assert "36 documents exclude that more than 9.8 % of such fields" in part.sentence
+    all_told = verdict_of(table(sixty, sixty, (0.96, 0.85, 1.0)), {}).sentence
+    assert all_told.endswith("could not be told: public data tell every field."), "0 documents exclude nothing at all"
 
 
 def test_a_factor_to_nothing_is_not_said_to_lie_in_its_interval() -> None:

@@ -71,6 +71,8 @@ def verdict_of(
         unsure = (
             f"such fields of {counted_words(len(tried), 'document')} do not exclude that {math.floor(100 * most)} % of "
             "them are read word for word"
+            if tried
+            else "public data tell every field"
         )
     if better or more:
         severity = Severity.SEVERE if better and gained else Severity.PARTIAL
