@@ -55,7 +55,7 @@ How each was measured (paired over the same pages, or two intervals that do not 
 with the machine; scale, seed, commit, time and command stand below its heading here. The time is that of the command's
 last call, which may have gone on from an earlier one. A share of pages where it is so, less that where it is not, says
 how sure a difference is and not how large: "the rows" behind it are the two numbers themselves. ResNet-18's pictures in
-mmgia/table1, where nothing is visible of either, are an order among failures.
+mmgia/table1, and all of mmgia/figure3a, where nothing is visible of either row, are an order among failures.
 Scale tiny is not the papers' models: what is refuted there is refuted there. But for scale narrow, GI-DQA's tables 1,
 3, 4, 7 and 8, figure 6 and section 5, and of the Donut tables 2, 5 and 6, attack with docleak's solver where no row
 names the paper's Adam, which in as many evaluations reads none of the fields of twelve pages of the Donut
