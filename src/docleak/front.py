@@ -31,7 +31,7 @@ from docleak.documents.ranges import (
     short,
 )  # fmt: skip
 from docleak.documents.typed import inside, plain
-from docleak.errors import AttackError, DocumentError, FederationError, ModelError, RecipeError, RunError
+from docleak.errors import DocumentError, FederationError, ModelError, RecipeError, RunError
 from docleak.metrics.ocr import ENGINES
 from docleak.models.device import pick_device
 from docleak.models.loading import size_of
@@ -337,8 +337,6 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
     if "attacks" in values and "attacks" not in names:
         values["attack"] = values.pop("attacks")
     elif "attacks" in values:
-        if not _tuple(values["attacks"]):
-            raise AttackError("no attack is named; expected a name or an object, or several.")
         attacks: Registry[Any] = REGISTRIES.get(kind.kind, ATTACKS)
         values["attacks"] = attacks.all_chosen(_tuple(values["attacks"]))
         if kind.kind == "gradient":  # as docleak audit: it costs nothing, and leaving it out could hide a leak

@@ -135,8 +135,10 @@ class Registry(Generic[T]):
         return Chosen.of(name, thing)
 
     def all_chosen(self, choices: Iterable[Choice]) -> tuple[str, ...]:
-        """``chosen`` of each; ``error`` where two different objects go by one name."""
+        """``chosen`` of each; ``error`` of none, and where two different objects go by one name."""
         names = tuple(self.chosen(choice) for choice in choices)
+        if not names:
+            raise self.error(f"no {self.noun} is named; expected a name or an object, or several.")
         for name in names:
             same = (other for other in names if other == name)
             if len({id(other.thing) if isinstance(other, Chosen) else None for other in same}) > 1:

@@ -181,6 +181,8 @@ def test_an_unknown_attack_lists_the_known_ones(words: tuple[str, ...], docleak:
         (("attack", "random", "--device", "abacus"), "device 'abacus' cannot be used here"),
         (("attack", "random", "--ocr", "eyes"), "unknown OCR engine 'eyes'"),
         (("attack", "random", "--pages", "0"), "--pages is 0; expected 1 to"),
+        (("audit", "gradient", "--attacks", ""), "no attack is named; expected a name or an object, or several"),
+        (("audit", "pairs", "--attacks", ""), "is named; expected a name or an object, or several"),
         (("attack", "random", "--budget", "-5"), "--budget is -5; expected 1 to"),
         (("attack", "random", "--gradient", "no.safetensors"), "there is no gradient file 'no.safetensors'"),
         (("attack", "random", "--seed", "-1"), "seed is -1"),

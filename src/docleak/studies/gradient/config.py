@@ -119,7 +119,7 @@ class GradientConfig:
     allow_failed_self_test: bool = option(False, "Attack although the true page does not match the gradient.")
 
     def __post_init__(self) -> None:
-        plain = all(map(ATTACKS.plain, self.attacks))
+        plain = bool(self.attacks) and all(map(ATTACKS.plain, self.attacks))
         object.__setattr__(self, "attacks", tuple(self.attacks) if plain else ATTACKS.all_chosen(self.attacks))
         for name in () if plain else self.attacks:
             if name == CLOSED_FORM and not isinstance(ATTACKS.load(name), type(ATTACKS.load(CLOSED_FORM))):
@@ -144,9 +144,10 @@ class GradientConfig:
 
 
 def with_closed_form(attacks: Sequence[str], *, batch_size: int) -> tuple[str, ...]:
-    """``attacks``, and behind them the closed form, unless it is among them or the gradient mixes several pages."""
+    """``attacks``, and behind them the closed form, unless it is among them or the gradient mixes several pages; none
+    stay none, which the configuration refuses."""
     named = {split_name(attack)[0] for attack in attacks}
-    return (*attacks,) if batch_size > 1 or CLOSED_FORM in named else (*attacks, CLOSED_FORM)
+    return (*attacks,) if batch_size > 1 or not named or CLOSED_FORM in named else (*attacks, CLOSED_FORM)
 
 
 def require_budget(attacks: Sequence[str], budget: int, *, rounds: int = 1, flag: str = "--budget") -> None:
