@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from markupsafe import escape
 
-from docleak.attacks.answers.asking import AnswersView, Item
+from docleak.attacks.answers.asking import AnswersView, Item, Spoken
 from docleak.attacks.answers.documents import Asked, document_features, documents_in
 from docleak.attacks.answers.tuning import Tuning, tune
 from docleak.attacks.registries import DOCUMENTS
@@ -29,6 +30,7 @@ from docleak.privacy.lineage import PUBLIC, Fingerprints, Lineage, Trained
 from docleak.report.page import write_report
 from docleak.report.policy import Policy, Rule, check, overall
 from docleak.report.severity import overall as verdict_of
+from docleak.studies.answers import heatmap
 from docleak.studies.answers.config import parse_release
 from docleak.studies.answers.documents import (
     Sides,
@@ -40,8 +42,9 @@ from docleak.studies.answers.documents import (
     strangers,
     trained_on,
 )
-from docleak.studies.answers.heatmap import COLOURS, Ranked, heat_map, known_in, likelier
+from docleak.studies.answers.heatmap import COLOURS, Ranked, heat_map, known_in, likelier, ranked_fields
 from docleak.studies.answers.measured import measures_of
+from docleak.studies.answers.red import replies_to
 from docleak.studies.answers.replies import remembering
 from docleak.studies.answers.study import AnswersStudy
 from docleak.studies.answers.verdict import said_of, sentences, severity_of
@@ -249,6 +252,25 @@ def test_a_value_is_ranked_among_others_and_the_page_shows_it(pages: list[Page])
     shares = known_in(rows, seed=0)
     assert shares[""]["known"].value == 1 and shares[""]["others"].value == 0 and (shares[""]["gap"].low or 0) > 0.5
     assert shares[field.key]["chance"].value == pytest.approx(0.05) and (shares[""]["beyond"].low or 0) > 0.3
+
+
+def test_what_a_document_says_twice_counts_once(pages: list[Page], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field in two places, or on two pages, is one secret, and a question that is listed twice one answer."""
+    monkeypatch.setattr(heatmap, "likelier", lambda *_: 0.0)
+    once = [replace(page, document=f"d{number}") for number, page in enumerate(pages[:16])]
+    listed = [replace(page, fields=page.fields * 2, questions=page.questions * 2) for page in once[:8]]
+    again = [replace(page, name=f"{page.name} again") for page in listed]
+    counts, model = [], load_model(MODEL)
+
+    def asker(items: Iterable[Item]) -> list[Spoken]:
+        return [Spoken("", 1.0, 1.0) for _ in items]
+
+    for members in (once[:8], [*listed, *again]):
+        sides = Sides.of(members, once[8:])
+        ranked = ranked_fields(sides, model, None, rng=np.random.default_rng(0))
+        replies = asked_about(sides, asker, [], model), replies_to(members, asker)
+        counts.append((sum(one.member for one in ranked), *map(len, replies)))
+    assert counts[0] == counts[1] and counts[0][0] > 0 and counts[0][2] == 16
 
 
 def record(

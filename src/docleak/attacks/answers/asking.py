@@ -73,6 +73,18 @@ def ask(view: AnswersView, items: Iterable[Item], *, batch_size: int = 32) -> li
         return [spoken for batch in batches(items, batch_size) for spoken in _ask_batch(view, batch)]
 
 
+def answerable(pages: Iterable[Page]) -> Iterator[Item]:
+    """Every question that has an answer, each once of a document: listed again, on another of its pages, too, it would
+    be the same evidence twice. Pages are read on the way, in order."""
+    asked = set[tuple[str, ...]]()
+    for page in pages:
+        for question in page.questions:
+            told = page.provider, page.document or page.name, question.text.strip(), *question.answers
+            if question.answers and told not in asked:
+                asked.add(told)
+                yield Item(page, question)
+
+
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """The items in lists of ``size``, the last one shorter."""
     rest = iter(items)

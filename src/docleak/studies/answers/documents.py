@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from docleak.attacks.answers.asking import Item, nls
+from docleak.attacks.answers.asking import answerable, nls
 from docleak.attacks.answers.documents import Asked, DocumentAttack, Floats, documents_in
 from docleak.attacks.answers.memorisation import Asker
 from docleak.attacks.answers.tuning import tune
@@ -85,11 +85,8 @@ def sides_of(members: str, others: str, *, seed: int) -> Sides:
 
 
 def asked_about(sides: Sides, target: Asker, references: Sequence[Asker], model: DocumentModel) -> list[Asked]:
-    """What the target and the references make of every question that has an answer, and what its fine-tuning moves."""
-    named = [
-        (name, Item(page, question))
-        for name, pages in sides.all().items() for page in pages for question in page.questions if question.answers
-    ]  # fmt: skip
+    """What the target and the references make of every question (``answerable``), and what its fine-tuning moves."""
+    named = [(name, item) for name, pages in sides.all().items() for item in answerable(pages)]
     items = [item for _, item in named]
     said, others = target(items), [reference(items) for reference in references]
     moved = tune(model, items)

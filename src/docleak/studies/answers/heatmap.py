@@ -64,21 +64,24 @@ class Ranked:
 def ranked_fields(
     sides: Sides, model: DocumentModel, reference: DocumentModel | None, *, rng: np.random.Generator
 ) -> list[Ranked]:
-    """The fields of DRAWN documents a side. A field needs LEAST values that others of its side have for the same key,
-    and has to be found on its page to be taken off."""
+    """The fields of DRAWN documents a side, a value of a key once of a document. A field needs LEAST values that others
+    of its side have for the same key, and has to be found on its page to be taken off."""
     ranked = []
     for inside, documents in ((True, sides.members), (False, sides.others)):
         values = _values(documents)
         names = sorted(documents)
         for name in sorted(names[int(i)] for i in rng.permutation(len(names))[:DRAWN]):
+            told = set[tuple[str, str]]()
             for number, page in enumerate(documents[name]):
                 for place, field in enumerate(page.fields):
-                    if not (field.private and field.words and field.value.strip()):
+                    said = field.key, field.value.strip().lower()
+                    if not (field.private and field.words and said[1]) or said in told:
                         continue
-                    other = [text for low, text in values[field.key].items() if low != field.value.strip().lower()]
+                    other = [text for low, text in values[field.key].items() if low != said[1]]
                     hidden = redact(page, [field.value])
                     if len(other) < LEAST or not hidden.dropped:
                         continue
+                    told.add(said)
                     drawn = [other[int(i)] for i in rng.permutation(len(other))[:VALUES]]
                     asked = _question(page, field)
                     above, before = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from docleak.attacks.answers.asking import Item, batches, reply_of
+from docleak.attacks.answers.asking import answerable, batches, reply_of
 from docleak.attacks.answers.features import Reply
 from docleak.attacks.answers.memorisation import (
     Asker,
@@ -77,11 +77,11 @@ def draw_providers(blue_red: BlueRed, count: int, *, seed: int) -> frozenset[str
 
 
 def replies_to(pages: Sequence[Page], asker: Asker) -> list[Reply]:
-    """One reply per question with an answer, in order of the pages."""
-    items = (Item(page, question) for page in pages for question in page.questions if question.answers)
+    """One reply per question with an answer (``answerable``), in order of the pages."""
     return [
-        reply_of(item, said) for part in batches(items, TOGETHER) for item, said in zip(part, asker(part), strict=True)
-    ]
+        reply_of(item, said)
+        for part in batches(answerable(pages), TOGETHER) for item, said in zip(part, asker(part), strict=True)
+    ]  # fmt: skip
 
 
 def outcomes(replies: Sequence[Reply], members: Mapping[str, bool]) -> list[Outcome]:
