@@ -1,7 +1,8 @@
 """The blind baseline of membership: what a classifier tells of two sets of documents that asks no model at all.
 
 Where it tells them apart, so may an attack, without the model having learned anything: the sets differ in the words,
-boxes or pictures of their pages. Then no AUC of an attack says what training left behind.
+boxes or pictures of their pages, or one hand asked about members and another about the others. Then no AUC of an
+attack says what training left behind.
 """
 
 from __future__ import annotations
@@ -38,13 +39,28 @@ def blind_auc(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_], *
     is told labels. That holds of those on one side, too: with theirs apart, fair draws had an AUC of 0.54.
     AttackError for fewer than FOLDS documents of a kind.
     """
+    numbers = [np.mean([_numbers(page) for page in pages], axis=0) for pages in documents]
+    of = [(_words(seed), [_text(pages) for pages in documents]), (_places(seed), numbers)]
+    return _told(of, documents, members, seed)
+
+
+def wording_auc(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_], *, seed: int) -> Estimate:
+    """The same by the words of the questions alone: members (D,) that are asked in other words than the rest may be
+    answered better for that. 1/2 where all are asked in the same. AttackError as ``blind_auc``."""
+    asked = [" ".join(["asked", *(q.text for page in pages for q in page.questions)]) for pages in documents]
+    return _told([(_words(seed), asked)], documents, members, seed)
+
+
+def _told(
+    of: Sequence[tuple[Pipeline, Sequence[Any]]], documents: Sequence[Sequence[Page]], members: NDArray[np.bool_],
+    seed: int,
+) -> Estimate:  # fmt: skip
+    """AUC of the mean rank by each classifier, which learns from its view of the documents."""
     require_enough(int(members.sum()), int((~members).sum()))
-    texts = [_text(pages) for pages in documents]
-    numbers = np.stack([np.mean([_numbers(page) for page in pages], axis=0) for pages in documents])
-    scores, folds = np.zeros(len(texts)), StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
-    for train, test in folds.split(numbers, members, _together(documents, members)):
-        told = [_ranks(_words(seed), [texts[i] for i in train], members[train], [texts[i] for i in test]),
-                _ranks(_places(seed), numbers[train], members[train], numbers[test])]  # fmt: skip
+    scores, folds = np.zeros(len(documents)), StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
+    for train, test in folds.split(scores, members, _together(documents)):
+        told = [_ranks(classifier, [seen[i] for i in train], members[train], [seen[i] for i in test])
+                for classifier, seen in of]  # fmt: skip
         scores[test] = np.mean(told, axis=0)
     rates = membership_rates(scores, scores > 0.5, members, rng=np.random.default_rng(seed))
     return _widened(replace(rates["auc"], of="documents"))
@@ -69,7 +85,7 @@ def _widened(auc: Estimate) -> Estimate:
     return replace(auc, low=max(low, 0.0), high=min(high, 1.0))
 
 
-def _together(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_]) -> list[str]:
+def _together(documents: Sequence[Sequence[Page]]) -> list[str]:
     """The group of each document: its provider, if that has no more than half a fold of them, else itself."""
     names = [pages[0].provider for pages in documents]
     most = max(2, len(names) // (2 * FOLDS))

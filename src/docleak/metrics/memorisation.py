@@ -79,18 +79,29 @@ def beyond_public(
     question: if members' documents are easier by chance, they are so for both models. ``target`` and ``public`` are
     in the same order; raises ValueError if they are not.
     """
-    if [(o.provider, o.member) for o in target] != [(o.provider, o.member) for o in public]:
-        raise ValueError("the outcomes of the two models are not of the same questions in the same order")
-    gained = [
-        replace(t, accuracy=(1 + t.accuracy - p.accuracy) / 2, anls=(1 + t.anls - p.anls) / 2)
-        for t, p in zip(target, public, strict=True)
-    ]
-    accuracy, anls = (_doubled(share) for share in remembered(gained, rng=rng).difference)
+    accuracy, anls = (_spread(share) for share in remembered(_gains(target, public), rng=rng).difference)
     return accuracy, anls
 
 
-def _doubled(share: Estimate) -> Estimate:
-    value, low, high = (None if number is None else 2 * number for number in (share.value, share.low, share.high))
+def gained(target: Sequence[Outcome], public: Sequence[Outcome], *, rng: np.random.Generator) -> Estimate:
+    """How much oftener the members' answers are right than the public model's to the same questions, in -1..1: what it
+    told before, the training did not teach. ValueError as ``beyond_public``."""
+    return _spread(remembered(_gains(target, public), rng=rng).positive[0], 1)
+
+
+def _gains(target: Sequence[Outcome], public: Sequence[Outcome]) -> list[Outcome]:
+    """What each answer gained, from -1..1 to 0..1."""
+    if [(o.provider, o.member) for o in target] != [(o.provider, o.member) for o in public]:
+        raise ValueError("the outcomes of the two models are not of the same questions in the same order")
+    return [
+        replace(t, accuracy=(1 + t.accuracy - p.accuracy) / 2, anls=(1 + t.anls - p.anls) / 2)
+        for t, p in zip(target, public, strict=True)
+    ]
+
+
+def _spread(share: Estimate, less: float = 0.0) -> Estimate:
+    """The inverse of ``_gains``' scale: of a mean with ``less`` 1, of a difference of two with 0."""
+    value, low, high = (None if one is None else 2 * one - less for one in (share.value, share.low, share.high))
     return replace(share, value=value, low=low, high=high)
 
 

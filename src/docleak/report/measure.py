@@ -49,13 +49,15 @@ MEASURES = {
     ),
     MEMBERSHIP: Meaning(
         "Membership told", True,
-        "The most by which an attack is right about more of the providers than saying the same of all would be; the "
-        "interval holds for all attacks together.",
+        "The most by which an attack is right about more of the providers than saying the same of all would be, or, "
+        "where no coins say who is a member and that is less sure, than by the public model's answers; the interval "
+        "holds for all attacks together.",
     ),
     MEMORY: Meaning(
         "Memorisation", True,
         "Right answers to what the page no longer shows, on members' documents less on others'; where no coins say who "
-        "is a member, less the same difference of the public model, if one was given.",
+        "is a member and a public model was given, less its own difference, or its answers on members' documents, "
+        "whichever is less sure.",
     ),
     DOCUMENT_AUC: Meaning(
         "Documents told (AUC)", False,

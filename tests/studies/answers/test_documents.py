@@ -33,6 +33,7 @@ from docleak.report.severity import overall as verdict_of
 from docleak.studies.answers import heatmap
 from docleak.studies.answers.config import parse_release
 from docleak.studies.answers.documents import (
+    WORDING,
     Sides,
     asked_about,
     facts_of,
@@ -153,6 +154,22 @@ def test_the_blind_baseline_refuses_about_one_fair_draw_in_twenty() -> None:
     drawn = [blind_auc(pages, chosen, seed=seed) for seed, chosen in enumerate(members)]
     assert sum(not (one.low or 0) <= 0.5 <= (one.high or 1) for one in drawn) <= 4
     assert abs(np.mean([one.value or 0 for one in drawn]) - 0.5) < 0.04
+
+
+@pytest.mark.parametrize("count", [11, 22])
+def test_questions_that_one_side_words_otherwise_forbid_a_conclusion(pages: list[Page], count: int) -> None:
+    """The pages are one pile and so are keys and answers; members alone are asked "Tell me ..."."""
+    drawn = pages[: 2 * count]
+    worded = [replace(page, questions=tuple(replace(q, text=f"Tell me the {q.key}.") for q in page.questions))
+              for page in drawn[:count]]  # fmt: skip
+    for members, apart in ((worded, True), (drawn[:count], False)):
+        sides = Sides.of(members, drawn[count:])
+        rows = [Asked(name, "k", 1.0, 0.5, 0.3, 2, (1.0,)) for name in sides.all()]
+        told = facts_of(sides, rows, seed=0)
+        assert (WORDING in told["differs"]) is apart
+        said = record(0.8, differs=tuple(told["differs"]))
+        assert severity_of(said) == ("untold" if apart else "severe")
+        assert ("in the same words" in sentences(said)[0]) is apart
 
 
 def renamed(page: Page) -> Page:
@@ -407,7 +424,7 @@ def test_intervals_hold_for_all_scores_together(pages: list[Page]) -> None:
     assert set(rates) == set(DOCUMENTS) and rates["rmia"]["tpr_at_1_fpr"].value is None
     assert "it takes 100" in rates["rmia"]["tpr_at_1_fpr"].why
     told = facts_of(sides, rows, seed=0)
-    assert len(told["controls"]) == 2 and len(told["scores"]) == 44
+    assert len(told["controls"]) == 3 and len(told["scores"]) == 44
     assert sum(row["member"] for row in told["scores"]) == 22
 
 

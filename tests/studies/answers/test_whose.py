@@ -11,21 +11,22 @@ from typing import Any
 import pytest
 
 from docleak.attacks.answers.asking import Item, Spoken
-from docleak.documents.blue_red import BlueRedPlan
+from docleak.documents.blue_red import RED_POSITIVE, BlueRedPlan
 from docleak.documents.blue_red_files import BlueRed, open_issuers, read_blue_red, write_blue_red
+from docleak.documents.folder import save
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page
 from docleak.metrics.estimate import Estimate
 from docleak.privacy.lineage import Fingerprints
-from docleak.report.measure import MEMBERSHIP, MEMORY
+from docleak.report.measure import MEMBERSHIP, MEMORY, SHOWN
 from docleak.report.severity import Severity
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.measured import measures_of
-from docleak.studies.answers.measures import Bench, disclosure, memorisation
+from docleak.studies.answers.measures import Bench, disclosure, membership, memorisation
 from docleak.studies.answers.memorisation import Trained
 from docleak.studies.answers.verdict import headline_of, sentences, severity_of
-from docleak.studies.answers.whose import by_losses, by_record, evidence, mistaken, seen_by_public
+from docleak.studies.answers.whose import by_losses, by_record, evidence, mistaken, seen_by_public, worded
 from tests.studies.answers.records import found, record
 
 
@@ -78,6 +79,27 @@ def test_losses_show_what_no_record_says(blue_red: BlueRed) -> None:
     assert "(by 0.00 nats" in mistaken(easier), "the public model, too, finds them easier"
     assert "after the public model's" in mistaken(easier)
     assert by_losses(blue_red, remembers(trained, 0.7), None, seed=0) == fitted
+
+
+def test_questions_that_members_alone_are_asked_so_show_no_membership(blue_red: BlueRed, tmp_path: Path) -> None:
+    """Without coins nothing says that both were worded by one hand; with them, chance alone words them."""
+    reworded = tmp_path / "reworded"
+    pages = [replace(page, questions=tuple(replace(q, text=f"Tell me the {q.key}.") for q in page.questions))
+             for page in blue_red.pages(RED_POSITIVE)]  # fmt: skip
+    save(pages, reworded)
+    apart = replace(blue_red, coins=0.0, parts={**blue_red.parts, RED_POSITIVE: reworded})
+    told = [worded(of, seed=0) for of in (apart, replace(blue_red, coins=0.0), blue_red)]
+    assert [one.keys() for one in told] == [{"wording"}, {"wording"}, set()]
+    right = {"members": 40, "strangers": 0, "others": 38, "seen": 0}
+    leak, memory = record(-0.01, 0.6, 0.1), record(0.3, 0.4, -0.1)
+    assert severity_of(leak | {"whose": right | told[1]}) is severity_of(leak) is Severity.PARTIAL
+    worse = leak | {"whose": right | told[0]}
+    assert severity_of(worse) is Severity.UNTOLD and "worded otherwise" in headline_of(worse)
+    assert any("worded otherwise" in line for line in sentences(worse))
+    (gated,) = [one.estimate for one in measures_of(worse) if one.what == MEMBERSHIP]
+    assert gated.value is None and "worded otherwise" in gated.why
+    assert SHOWN not in [one.what for one in measures_of(worse)]
+    assert severity_of(memory | {"whose": right | told[0]}) is Severity.SEVERE, "keys of docleak's own words"
 
 
 def test_losses_that_are_no_numbers_are_left_out(blue_red: BlueRed) -> None:
@@ -142,7 +164,67 @@ def test_what_the_public_model_tells_as_often_is_no_memory(blue_red: BlueRed, tm
     assert "public model" not in headline_of(near), "which had no say"
     assert "+0.0 points" in " ".join(sentences(easier)) and "beyond the public model's" in " ".join(sentences(easier))
     (gate,) = [one for one in measures_of(easier) if one.what == MEMORY]
-    assert gate.estimate.value == 0 and gate.doubts and not gate.by
+    assert gate.estimate.value == 0 and gate.doubts
+
+
+def test_what_the_public_model_gave_before_is_no_memory_of_the_training(blue_red: BlueRed, tmp_path: Path) -> None:
+    """A training after which it gives members' values as before, and others' no more, remembered nobody."""
+    members = set(blue_red.members)
+    config = AnswersConfig((Release("a", "x"),), str(blue_red.path), public="p", keys=("provider_name",))
+
+    def measured(public: str, *, coins: float = 0.0) -> dict[str, Any]:
+        def ask(items: Iterable[Item]) -> list[Spoken]:
+            return [Spoken(it.question.answers[0] if it.page.provider in members else "-", 0.9, 1.0) for it in items]
+
+        def guess(items: Iterable[Item]) -> list[Spoken]:
+            return [Spoken(it.question.answers[0] if public == "all" else "-", 0.9, 1.0) for it in items]
+
+        bench = Bench(config, config.releases[0], tmp_path, "cpu")
+        asked = {"ask_target": ask, "ask_public": guess if public else None}
+        bench.__dict__ |= {"blue_red": replace(blue_red, coins=coins), **asked}
+        return record(-0.01, 0.4, -0.1) | {"memorisation": memorisation(bench).to_json()}
+
+    forgot, learnt, alone = (measured(public) for public in ("all", "none", ""))
+    assert severity_of(forgot) is Severity.UNTOLD and "as much so by the public model" in headline_of(forgot)
+    assert severity_of(learnt) is Severity.SEVERE
+    assert "beyond what it gives of members' itself +0.0 points" in " ".join(sentences(forgot))
+    unknown = "what public data tell of these values is not taken out"
+    assert unknown in " ".join(sentences(alone)) and unknown not in " ".join(sentences(measured("", coins=0.5)))
+    (gate,) = [one for one in measures_of(alone) if one.what == MEMORY]
+    assert any(unknown in doubt for doubt in gate.doubts)
+    (gate,) = [one for one in measures_of(forgot) if one.what == MEMORY]
+    assert gate.estimate.value == 0, "the lesser of the two"
+
+
+def test_who_is_told_by_the_public_model_as_well_did_not_take_part_for_that(blue_red: BlueRed, tmp_path: Path) -> None:
+    """Without coins members' new documents may be easier, for a model that saw none of theirs, too."""
+    members = set(blue_red.members)
+    config = AnswersConfig((Release("a", "x"),), str(blue_red.path), public="p", attacks=("AZK",), minimum=(0,))  # type: ignore[arg-type]
+
+    def measured(knows: bool, coins: float, public: bool = True) -> dict[str, Any]:
+        def ask(items: Iterable[Item]) -> list[Spoken]:
+            return [Spoken(it.question.answers[0], 0.9, 1.0) if it.page.provider in members else Spoken("-", 0.1, 2.0)
+                    for it in items]  # fmt: skip
+
+        def guess(items: Iterable[Item]) -> list[Spoken]:
+            return ask(items) if knows else [Spoken("-", 0.5, 2.0) for _ in items]
+
+        bench = Bench(config, config.releases[0], tmp_path, "cpu")
+        asked = {"ask_target": ask, "ask_public": guess if public else None}
+        bench.__dict__ |= {"blue_red": replace(blue_red, coins=coins), **asked}
+        of = record(-0.01, 0.4, -0.1)
+        del of["gap"]
+        return of | {"membership": membership(bench).to_json()}
+
+    easier = measured(knows=True, coins=0.0)
+    assert severity_of(easier) is Severity.UNTOLD and "as much so by the public model" in headline_of(easier)
+    assert "+0.0 points [0.0, 0.0] oftener than by the public model's answers" in " ".join(sentences(easier))
+    (gate,) = [one for one in measures_of(easier) if one.what == MEMBERSHIP]
+    assert gate.estimate.value == 0
+    assert severity_of(measured(knows=False, coins=0.0)) is severity_of(measured(knows=True, coins=0.5)) is (
+        Severity.PARTIAL
+    )  # fmt: skip
+    assert "whether public data tell them as well is not known" in " ".join(sentences(measured(True, 0.0, False)))
 
 
 def test_what_the_asked_page_prints_is_no_disclosure(blue_red: BlueRed, tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ TOLD_AT_MOST = 0.1
 LOPSIDED = 0.6
 #: By how much members' documents are answered better than others', and how much of that the training added.
 SIDES = ("gap", "beyond")
+#: Where the public model's answers were not compared.
+SURELY = Estimate.exactly(1.0)
 #: How often chance alone may set a release's label by the numbers of its providers, whichever; by its measured epsilon;
 #: by the scores of its documents.
 ERROR = 0.05
@@ -112,7 +114,9 @@ def no_all_clear(record: Record) -> str:
 def unsound_of_providers(record: Record) -> str:
     """Why what does not show of providers says nothing of the release: it may have seen others' documents, or members
     and others are taken for each other; "" where nothing speaks for that."""
-    if "whose" in record and (why := mistaken(record["whose"])):
+    if why := mistaken(record["whose"]) if "whose" in record else "":
+        return why
+    if why := worded_apart(record):
         return why
     if _the_wrong_way(record):
         return (
@@ -127,6 +131,18 @@ def unsound_of_providers(record: Record) -> str:
     return ""
 
 
+def worded_apart(record: Record) -> str:
+    """Why what tells members from others may be how they are asked; "" where questions are worded alike, or it is not
+    known that they are not."""
+    told = Estimate.of_json(record.get("whose", {}).get("wording", {"value": None}))
+    if told.low is None or told.high is None or told.low <= 0.5 <= told.high:
+        return ""
+    return (
+        "the questions about members' documents are worded otherwise than those about others': their words alone tell "
+        f"them with AUC {told.text(2)}, and so may what the release answers. Ask both in the same words"
+    )
+
+
 def lopsided(record: Record) -> str:
     """Why an attack that is right no oftener than who says the same of all shows nothing; "" where it does."""
     chance = max((one.chance for one in attacks_in(record)), default=0.0)
@@ -139,15 +155,18 @@ def lopsided(record: Record) -> str:
 
 
 def _by_the_public_model(record: Record) -> bool:
-    """Whether members are surely answered better, and not surely by what training added to the public model: on new
-    documents, or where the answer was taken off the page."""
+    """Whether members are surely answered better, or told, and not surely by what training added to the public model:
+    on new documents, or where the answer was taken off the page."""
     answered = [numbers_in(record, "gap").get("", {}), *numbers_in(record, "memorisation").values()]
     for one in answered:
         asked = [of for of in ("acc", "anls") if {f"gap_{of}", f"beyond_{of}"} <= one.keys()]
         surely = {side: any(sure_low(one[f"{side}_{of}"], record) > 0 for of in asked) for side in SIDES}
-        if surely["gap"] and not surely["beyond"]:
+        if surely["gap"] and not (surely["beyond"] and sure_low(one.get("gained_acc", SURELY), record) > 0):
             return True
-    return False
+    return any(
+        one.beyond is not None and sure_low(one.accuracy, record) > one.chance and not sure_low(one.beyond, record) > 0
+        for one in attacks_in(record)
+    )
 
 
 def providers_not_excluded(record: Record) -> str:

@@ -25,7 +25,7 @@ from docleak.documents.names import provider_key
 from docleak.documents.page import Page
 from docleak.documents.pages import grouped, marks_of
 from docleak.errors import AttackError
-from docleak.metrics.blind import blind_auc, require_enough
+from docleak.metrics.blind import blind_auc, require_enough, wording_auc
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.models.base import DocumentModel
@@ -38,6 +38,7 @@ LEVEL, RESAMPLES = 0.95, 4000
 RATES = ("auc", "tpr_at_10_fpr", "tpr_at_1_fpr")
 #: What the controls are called.
 BLIND, UNTRAINED = "no model asked: words, boxes, picture", "model that saw neither: loss"
+WORDING = "no model asked: wording of the questions"
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,10 +183,12 @@ def _providers(documents: Mapping[str, Sequence[Page]]) -> list[str]:
 
 
 def controls_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, Estimate]:
-    """AUC of who asks no model, and by the loss of the first reference, which saw neither set."""
+    """AUC of who asks no model, by the pages and by how the questions are worded, and by the loss of the first
+    reference, which saw neither set."""
     documents = sides.all()
     members = np.array([name in sides.members for name in documents])
-    controls = {BLIND: blind_auc(list(documents.values()), members, seed=seed)}
+    blind = {BLIND: blind_auc, WORDING: wording_auc}
+    controls = {name: auc(list(documents.values()), members, seed=seed) for name, auc in blind.items()}
     if asked[0].references:
         blank = [replace(one, loss=one.references[0]) for one in asked]
         controls[UNTRAINED] = _rates(DOCUMENTS.load("loss").run(blank), asked, sides, LEVEL, seed)["auc"]

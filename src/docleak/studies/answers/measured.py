@@ -29,10 +29,28 @@ from docleak.report.measure import (
     shift,
 )
 from docleak.report.severity import Severity
-from docleak.studies.answers.clear import lopsided, together, unsound, unsound_of_providers
+from docleak.studies.answers.clear import (
+    lopsided,
+    sure_high,
+    sure_low,
+    together,
+    unsound,
+    unsound_of_providers,
+    worded_apart,
+)
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED, CONFIDENCE, NO_GUESS
-from docleak.studies.answers.record import Record, attacks_in, measured_in, memory_in, not_measured, numbers_in
+from docleak.studies.answers.record import (
+    Attacked,
+    Record,
+    attacks_in,
+    measured_in,
+    memory_in,
+    not_measured,
+    numbers_in,
+    untaken,
+    weaker,
+)
 from docleak.studies.answers.verdict import fields_known, severity_of
 
 #: Measures of documents, and the rates of a score that they are the greatest of.
@@ -75,19 +93,35 @@ def _told(record: Record) -> dict[str, str]:
 def _membership(record: Record, name: str) -> list[Measure]:
     if "membership" not in record:
         return []
+    if why := worded_apart(record):
+        return [Measure(MEMBERSHIP, name, Estimate(None, of="providers", why=why))]
     attacks = attacks_in(record)
     if not attacks:
         why = next(iter(not_measured({"membership": record["membership"]}).values()), "no attack was made")
         return [Measure(MEMBERSHIP, name, Estimate(None, why=why.removesuffix(".")))]
     ranged = [one for one in attacks if one.accuracy.low is not None] or attacks
-    beyond = _greatest([shift(together(one.accuracy, record), -one.chance) for one in ranged], FEW)
+    beyond = _greatest([_beyond(one, record) for one in ranged], FEW)
     lacking = ", ".join(one.name for one in attacks if one not in ranged)
     told = severity_of(record) in (Severity.PARTIAL, Severity.SEVERE) and not (beyond.low or 0) > 0
     doubts: tuple[str, ...] = (
         ("Answers, losses or values of the training tell members by another route.",) if told else ()
     )
-    doubts += _unsound(record) or _doubt(lopsided(record)) or _doubt(f"{lacking}: {FEW}" if lacking else "")
+    doubts += (
+        _unsound(record)
+        or _doubt(untaken(record, "membership"))
+        or _doubt(lopsided(record))
+        or _doubt(f"{lacking}: {FEW}" if lacking else "")
+    )
     return [Measure(MEMBERSHIP, name, beyond, doubts)]
+
+
+def _beyond(one: Attacked, record: Record) -> Estimate:
+    """By how much an attack is right beyond chance, or, if that is less sure, beyond what it is by the public model."""
+    by_chance = shift(together(one.accuracy, record), -one.chance)
+    if one.beyond is None or one.beyond.low is None or one.beyond.high is None:
+        return by_chance if one.beyond is None else one.beyond
+    stretched = replace(one.beyond, low=sure_low(one.beyond, record), high=sure_high(one.beyond, record))
+    return weaker(stretched, by_chance)
 
 
 def _memory(record: Record, name: str) -> list[Measure]:
@@ -98,13 +132,16 @@ def _memory(record: Record, name: str) -> list[Measure]:
         asked = ("document", "question", "hidden")
         groups = holdings((str(row["provider"]), [row.get(part) for part in asked]) for row in rows)
         by, less = (
-            measured([(groups[str(r["provider"])], float(r["accuracy"]), 1) for r in rows if bool(r["member"]) is side])
+            measured([(groups[str(r["provider"])], float(r["accuracy"]) - float(r.get("public", 0)), 1)
+                      for r in rows if bool(r["member"]) is side])
             for side in (True, False)
-        )
-        gap = memory_in(record)[key]
+        )  # fmt: skip
+        gap, doubts = memory_in(record)[key], _unsound(record) or _doubt(untaken(record, "memorisation"))
+        less = {} if gap == of.get("gained_acc") else less  # of members' answers alone
+        if "beyond_acc" in of and not all("public" in row for row in rows):
+            by, less = {}, {}  # which hold what the release alone was right about
         gap = gap if gap.low is not None else replace(gap, why=FEW)
-        by, less = ({}, {}) if "beyond_acc" in of else (by, less)  # which hold what the release alone was right about
-        measures.append(Measure(MEMORY, f"{name}, {_words(key)}", gap, _unsound(record), by=by, less=less))
+        measures.append(Measure(MEMORY, f"{name}, {_words(key)}", gap, doubts, by=by, less=less))
     return measures
 
 
@@ -164,7 +201,7 @@ def _epsilon(record: Record, name: str) -> list[Measure]:
     members = int(record.get("membership", {}).get("members", 0))  # no more than the training had
     of_delta = delta_warning(delta, max(members, 2), unit) if delta else ""
     measures = [claimed(name, bill["epsilon"], printed, "" if alike else unit, doubts_of(bill["claim"], of_delta))]
-    if shown is None:
+    if shown is None or worded_apart(record):
         return measures
     inside, others = (int(record["membership"][side]) for side in ("members", "others"))
     said = str(record["membership"]["remarks"].get("Measured"))

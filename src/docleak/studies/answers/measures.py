@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
-
-from docleak.attacks.answers.asking import AnswersView
 from docleak.attacks.answers.disclosure import disclosed, draw_absent, items_of, unread
 from docleak.attacks.answers.features import Reply, provider_features
-from docleak.attacks.answers.memorisation import Asker, hidden_items
+from docleak.attacks.answers.memorisation import hidden_items
 from docleak.documents.blue_red import RED_NEGATIVE, TEST, VALIDATION
-from docleak.documents.blue_red_files import BlueRed
-from docleak.documents.page import Image, Page
+from docleak.documents.page import Image
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError, RecipeError
 from docleak.metrics.estimate import Estimate
-from docleak.metrics.memorisation import Remembered, beyond_public, remembered
-from docleak.models.base import DocumentModel
+from docleak.metrics.memorisation import Remembered, beyond_public, gained, remembered
 from docleak.models.loading import load_model
 from docleak.privacy.budget import noise_for
 from docleak.privacy.empirical import LowerBound, held_against
 from docleak.privacy.mechanism import Mechanism, Participation, Unit
 from docleak.privacy.second import Accountant
-from docleak.studies.answers.config import AnswersConfig, Release
+from docleak.studies.answers.bench import Bench, Found, Numbers
 from docleak.studies.answers.counting import by_key, by_provider, part_of, size_of
-from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of, recorded, sides_of, strangers
+from docleak.studies.answers.documents import asked_about, facts_of, rates_of, recorded, strangers
 from docleak.studies.answers.heatmap import heat_maps, known_in, ranked_fields
-from docleak.studies.answers.membership import features_of, guessed, measure, measured_epsilon, without_public
+from docleak.studies.answers.membership import beyond, features_of, guessed, measure, measured_epsilon, without_public
 from docleak.studies.answers.memorisation import (
     CONFIDENT,
-    Trained,
     disclosed_values,
     disclosure_rows,
     example,
@@ -43,116 +35,20 @@ from docleak.studies.answers.memorisation import (
 )
 from docleak.studies.answers.pictures import draw_scores
 from docleak.studies.answers.red import (
-    Red,
     by_provider_means,
-    draw_providers,
     memory_cases,
     memory_of,
     outcomes,
-    pages_of,
     replies_to,
     together,
-    training_values,
 )
-from docleak.studies.answers.replies import remembering
 from docleak.studies.answers.shipped import SHIPPED
-from docleak.studies.answers.store import Bill, bill_of, division_of, trained
 from docleak.studies.study import BY_PROVIDER
 
 #: Delta of a measured epsilon where no claim says another.
 DELTA = 1e-5
 #: The answers to a probe that are looked at (appendix D.1.4), and the pages in pictures.
 TOP, EXAMPLES = 15, 6
-Numbers = dict[str, Estimate]
-
-
-@dataclass(frozen=True)
-class Found:
-    """``numbers`` by key or attack ("" where there is but one) and name; ``facts`` are plain values, ``remarks`` lines
-    for under a table."""
-
-    numbers: Mapping[str, Numbers]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    remarks: Mapping[str, str] = field(default_factory=dict)
-    images: Mapping[str, Image] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """What a record keeps of it, beside the pictures."""
-        numbers = {part: {k: e.to_json() for k, e in known.items()} for part, known in self.numbers.items()}
-        return {"numbers": numbers, "remarks": dict(self.remarks), **self.facts}
-
-
-class Bench:
-    """What all measures of a release share: the documents, the model, trained if need be, and whom to ask.
-
-    Divisions, targets and replies are kept in ``place``.
-    """
-
-    def __init__(self, config: AnswersConfig, release: Release, place: Path, device: str) -> None:
-        self.config, self.release, self.place, self.device = config, release, place, device
-
-    @cached_property
-    def blue_red(self) -> BlueRed:
-        return division_of(self.config.division, self.place)
-
-    @cached_property
-    def chosen(self) -> frozenset[str] | None:
-        """The providers that are asked about; None: all."""
-        c = self.config
-        return draw_providers(self.blue_red, c.providers, seed=c.seed) if c.providers else None
-
-    @cached_property
-    def red(self) -> Red:
-        return Red.of(self.blue_red, self.chosen)
-
-    @cached_property
-    def values(self) -> list[Trained]:
-        """What only the owner of the model knows."""
-        return training_values(self.blue_red)
-
-    @cached_property
-    def bill(self) -> Bill:
-        target = self.release.to_train
-        return bill_of(str(trained(target, self.place, self.device)) if target else self.release.source)
-
-    @cached_property
-    def ask_target(self) -> Asker:
-        return self.asker(self.bill.model)
-
-    @cached_property
-    def ask_public(self) -> Asker | None:
-        """None where the public model is unknown."""
-        public = self.config.public
-        return self.ask_target if public == self.bill.model else self.asker(public) if public else None
-
-    @cached_property
-    def model(self) -> DocumentModel:
-        """The release."""
-        return load_model(self.bill.model, device=self.device)
-
-    def asker(self, model: str) -> Asker:
-        """Asks that model, or finds what it said before."""
-        view = AnswersView(load_model(model, device=self.device), scores=True)
-        return remembering(view, self.place / "replies")
-
-    @cached_property
-    def sides(self) -> Sides:
-        """Documents that were trained on, and others."""
-        return sides_of(self.config.members, self.config.non_members, seed=self.config.seed)
-
-    @cached_property
-    def replies(self) -> tuple[list[Reply], list[Reply] | None]:
-        """To the questions on RED: the release's, and the public model's."""
-        public = self.ask_public
-        return replies_to(self.red.pages, self.ask_target), replies_to(self.red.pages, public) if public else None
-
-    def pages(self, part: str) -> Sequence[Page]:
-        """The pages of a part of the division, of the providers that are asked about."""
-        return pages_of(self.blue_red.pages(part), self.chosen)
-
-    def rng(self) -> np.random.Generator:
-        """For draws and bootstraps: every measure begins with the same."""
-        return np.random.default_rng(self.config.seed)
 
 
 def gap(bench: Bench) -> Found:
@@ -169,11 +65,12 @@ def gap(bench: Bench) -> Found:
 
 
 def membership(bench: Bench) -> Found:
-    """Attack accuracy per s, and the epsilon that the losses show (Tables 4, 10, 11, 13)."""
+    """Attack accuracy per s, and the epsilon that the losses show (Tables 4, 10, 11, 13). Where no coins say who is a
+    member, the same attacks are made on the public model, too: members may be told by what it answers."""
     config, red = bench.config, bench.red
     target, public = bench.replies
     attacks = [attack if public is not None else without_public(attack) for attack in config.attacks]
-    memory = None
+    memory, cases = None, ()
     if any("G4" in features_of(attack) for attack in attacks):
         cases = memory_cases(red, config.keys[0], bench.values, seed=config.seed).cases
         memory = memory_of(red, cases, bench.ask_target)
@@ -198,6 +95,12 @@ def membership(bench: Bench) -> Found:
         measured = {"epsilon_measured": Estimate.exactly(bound.epsilon)}
         measured["epsilon_claimed"] = Estimate.exactly(bench.bill.claim.epsilon)
         numbers = {name: {**of, **measured} for name, of in numbers.items()}
+    if public is not None and not bench.blue_red.coins and bench.ask_public is not None:
+        blank = provider_features(public, public, memory and memory_of(red, cases, bench.ask_public))
+        for attack in attacks:
+            ours = next(of for of in by_attack[attack.name] if of.minimum == min(config.minimum))
+            theirs = measure(blank, red.members, attack, ours.minimum, seeds=seeds)
+            numbers[attack.name][f"beyond_s{ours.minimum}"] = beyond(ours, theirs, bench.rng())
     guesses = guessed(table, red.members, attacks, config.seed)
     said = {name: dict(zip(guess.providers, guess.scores.tolist(), strict=True)) for name, guess in guesses.items()}
     scores = [
@@ -210,6 +113,7 @@ def membership(bench: Bench) -> Found:
     facts = {
         BY_PROVIDER: {f"accuracy_s{of.minimum}": dict(of.right) for of in by_attack[attacks[0].name]},
         "members": inside, "others": len(red.members) - inside, "questions": len(target), "scores": scores,
+        "coins": bench.blue_red.coins,
         "attacks": {a.name: {"features": list(features_of(a)), "setting": a.setting} for a in attacks},
     }  # fmt: skip
     return Found(numbers, facts, remarks, {"scores": draw_scores(table, red.members, by_attack)})
@@ -233,7 +137,7 @@ def _lower_bound(bench: Bench, target: Sequence[Reply], public: Sequence[Reply])
 def memorisation(bench: Bench) -> Found:
     """The memorisation test of each key, over all answers and over confident ones (Tables 2, 7 and 8). Keys that no
     document shows are left out; AttackError where none is left. Where no coins say who is a member, the public model is
-    asked, too: members' values may be easier to guess."""
+    asked, too: members' values may be easier to guess, and what it told before is no memory of the training."""
     red, config = bench.red, bench.config
     members = {name for name, inside in red.members.items() if inside}
     numbers: dict[str, Numbers] = {}
@@ -255,14 +159,17 @@ def memorisation(bench: Bench) -> Found:
         counts = {f"{side}_n": Estimate.exactly(of.n, n=of.groups, of="providers")
                   for side, of in (("positive", every.positive[0]), ("negative", every.negative[0]))}  # fmt: skip
         numbers[key] = {**counts, **sides(every), **{f"{name}_confident": number for name, number in sure.items()}}
+        before: dict[int, dict[str, float]] = {}
         if bench.ask_public is not None and not bench.blue_red.coins:
             guessed_at = outcomes_of(drawn.cases, bench.ask_public(hidden_items(red.pages, drawn.cases)), members)
             numbers[key]["beyond_acc"] = beyond_public(scores, guessed_at, rng=bench.rng())[0]
+            numbers[key]["gained_acc"] = gained(scores, guessed_at, rng=bench.rng())
+            before = {row: {"public": one.accuracy} for row, one in enumerate(guessed_at)}
         rows += [
             {"key": key, "provider": case.provider, "member": int(case.provider in members), "document": case.document,
              "question": case.question.text, "hidden": case.question.answers[0], "answer": one.text,
-             "confidence": one.confidence, "accuracy": score.accuracy, "anls": score.anls}
-            for case, one, score in zip(drawn.cases, said, scores, strict=True)
+             "confidence": one.confidence, "accuracy": score.accuracy, "anls": score.anls, **before.get(row, {})}
+            for row, (case, one, score) in enumerate(zip(drawn.cases, said, scores, strict=True))
         ]  # fmt: skip
         if not images:
             shown = list(zip(drawn.cases, said, strict=True))[:EXAMPLES]
@@ -272,7 +179,7 @@ def memorisation(bench: Bench) -> Found:
         raise AttackError(
             f"{'; '.join(f'{key}: {why}' for key, why in remarks.items())}. Ask for keys that the documents have."
         )
-    return Found(numbers, {"answers": rows}, remarks, images)
+    return Found(numbers, {"answers": rows, "coins": bench.blue_red.coins}, remarks, images)
 
 
 def disclosure(bench: Bench) -> Found:

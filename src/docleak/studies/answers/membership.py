@@ -19,6 +19,7 @@ from docleak.errors import AttackError
 from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.metrics.membership import draw_known, membership_rates, over_seeds
 from docleak.privacy.empirical import LowerBound, from_one_run, from_scores, right_guesses
+from docleak.report.measure import share_of
 
 #: Share of the providers that a one-run audit calls members, and as many non-members; the rest are not guessed.
 CALLED = 0.25
@@ -87,6 +88,15 @@ def measure(
     shares = {name: float(np.mean(values)) for name, values in right.items()}
     return Subset(minimum, *counts, len(rates), measured, accuracy.std, means, shares,
                   float(np.mean(commoner)))  # fmt: skip
+
+
+def beyond(target: Subset, public: Subset, rng: np.random.Generator) -> Estimate:
+    """How much oftener an attack is right about a provider by the target's answers than by the public model's: the mean
+    over providers, in -1..1, and its interval over them; no value where either could not be measured."""
+    if why := target.accuracy.why or public.accuracy.why:
+        return Estimate(None, why=why)
+    both = {name: (right - public.right[name], 1) for name, right in target.right.items()}
+    return share_of(both, rng, of="providers", share=False)
 
 
 def features_of(attack: AnswersAttack) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +15,14 @@ Record = Mapping[str, Any]
 @dataclass(frozen=True)
 class Attacked:
     """What an attack is right about, on the providers with more than ``least`` questions (s as small as was asked for);
-    where it could be measured, ``chance`` is the share of its guesses that saying the same of all is right about."""
+    where it could be measured, ``chance`` is the share of its guesses that saying the same of all is right about.
+    ``beyond`` is how much oftener it is right than by the public model's answers, where no coins chose the members."""
 
     name: str
     accuracy: Estimate
     chance: float
     least: int
+    beyond: Estimate | None = None
 
 
 def numbers_in(record: Record, measure: str) -> dict[str, dict[str, Estimate]]:
@@ -55,7 +58,10 @@ def attacks_in(record: Record) -> list[Attacked]:
 
 def _attacks(record: Record) -> list[Attacked]:
     of = [(name, numbers, least_of(numbers)) for name, numbers in numbers_in(record, "membership").items()]
-    return [Attacked(name, n[f"accuracy_s{s}"], n[f"chance_s{s}"].value or 0.0, s) for name, n, s in of]
+    return [
+        Attacked(name, n[f"accuracy_s{s}"], n[f"chance_s{s}"].value or 0.0, s, n.get(f"beyond_s{s}"))
+        for name, n, s in of
+    ]
 
 
 def least_of(numbers: Mapping[str, Estimate]) -> int:
@@ -64,8 +70,27 @@ def least_of(numbers: Mapping[str, Estimate]) -> int:
 
 
 def memory_in(record: Record) -> dict[str, Estimate]:
-    """Key -> how much oftener hidden values of members are told than others': beyond the public model, if asked."""
-    return {key: of.get("beyond_acc", of["gap_acc"]) for key, of in numbers_in(record, "memorisation").items()}
+    """Key -> how much oftener hidden values of members are told than others'; where the public model was asked, beyond
+    its own difference, or than it told members' itself, whichever is less sure."""
+    numbers = numbers_in(record, "memorisation")
+    both = {key: [of[name] for name in ("gained_acc", "beyond_acc") if name in of] for key, of in numbers.items()}
+    return {key: weaker(*both[key]) if both[key] else of["gap_acc"] for key, of in numbers.items()}
+
+
+def weaker(*numbers: Estimate) -> Estimate:
+    """The one with the lowest lower end, or without one."""
+    return min(numbers, key=lambda one: -math.inf if one.low is None else one.low)
+
+
+def untaken(record: Record, measure: str) -> str:
+    """Why a measure of who is a member may tell what public data tell; "" where coins or the public model rule it out,
+    or it is not known whether they do."""
+    numbers = [of for part in numbers_in(record, measure).values() for of in part]
+    if record.get(measure, {}).get("coins") != 0 or any(name.startswith("beyond_") for name in numbers):
+        return ""
+    said = {"memorisation": "what public data tell of these values is not taken out",
+            "membership": "whether public data tell them as well is not known"}[measure]  # fmt: skip
+    return f"no coins say who is a member, and no public model was given, so that {said}"
 
 
 def not_measured(record: Record) -> dict[str, str]:

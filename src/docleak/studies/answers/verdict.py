@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from docleak.documents.pages import gathered
+from docleak.documents.phrasings import PHRASINGS
 from docleak.metrics.estimate import Estimate
 from docleak.report.severity import Severity
 from docleak.studies.answers.clear import (
@@ -15,7 +16,9 @@ from docleak.studies.answers.clear import (
     no_all_clear,
     providers_not_excluded,
     sure_low,
+    worded_apart,
 )
+from docleak.studies.answers.documents import WORDING
 from docleak.studies.answers.record import (
     Record,
     attacks_in,
@@ -26,6 +29,7 @@ from docleak.studies.answers.record import (
     not_measured,
     numbers_in,
     surest_score,
+    untaken,
 )
 from docleak.studies.answers.whose import evidence
 
@@ -84,7 +88,7 @@ def fields_known(record: Record) -> bool:
 
 def _severity_of_providers(record: Record) -> Severity:
     gaps = list(memory_in(record).values())
-    if any(sure_low(gap, record) > 0 for gap in gaps):
+    if any(sure_low(gap, record) > 0 for key, gap in memory_in(record).items() if _asked_alike(record, key)):
         return Severity.SEVERE
     if _tells_members(record) or _disclosed(record):
         return Severity.PARTIAL
@@ -130,12 +134,23 @@ def sentences(record: Record) -> list[str]:
     return [line for of in every for line in of(record)]
 
 
+def _asked_alike(record: Record, key: str) -> bool:
+    """Whether members' and others' documents are asked for a key in the same words: docleak's own, if it has some."""
+    return key in PHRASINGS or not worded_apart(record)
+
+
 def _tells_members(record: Record) -> bool:
-    """Whether an attack, the gap between answers or the measured epsilon tells members from others."""
+    """Whether an attack, the gap between answers or the measured epsilon tells members from others, both of whom are
+    asked in the same words."""
+    if worded_apart(record):
+        return False
     gap = numbers_in(record, "gap").get("", {})
     side = "beyond" if "beyond_acc" in gap else "gap"
     better = any(sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if gap)
-    beyond = any(sure_low(one.accuracy, record) > one.chance for one in attacks_in(record))
+    beyond = any(
+        sure_low(one.accuracy, record) > one.chance and (one.beyond is None or sure_low(one.beyond, record) > 0)
+        for one in attacks_in(record)
+    )
     return beyond or better or (measured_in(record) or 0) > 0
 
 
@@ -157,12 +172,7 @@ def _of_memory(record: Record) -> list[str]:
             continue
         parts.append(
             f"{name}: {_range(inside)} on members' documents (n = {inside.n}), {_range(outside)} on others' (n = "
-            f"{outside.n})"
-            + (
-                f", {_points(of['beyond_acc'])} of the difference beyond the public model's"
-                if "beyond_acc" in of
-                else ""
-            )
+            f"{outside.n})" + _beyond_public(of)
         )
     lines = [f"Asked for what was taken off the page, it is right all the same: {'; '.join(parts)}."] if parts else []
     if silent:
@@ -170,7 +180,16 @@ def _of_memory(record: Record) -> list[str]:
             f"Asked for what was taken off the page ({', '.join(silent)}), it never gave it: {asked[0]} questions "
             f"about members' documents, {asked[1]} about others'."
         )
-    return lines
+    why = untaken(record, "memorisation") if parts else ""
+    return [*lines, f"{why[0].upper()}{why[1:]}."] if why else lines
+
+
+def _beyond_public(of: Mapping[str, Estimate]) -> str:
+    """What is left of a key's numbers beside the public model's, where it was asked."""
+    if "beyond_acc" not in of:
+        return ""
+    itself = f", beyond what it gives of members' itself {_points(of['gained_acc'])}" if "gained_acc" in of else ""
+    return f", {_points(of['beyond_acc'])} of the difference beyond the public model's{itself}"
 
 
 def _of_documents(record: Record) -> list[str]:
@@ -185,9 +204,10 @@ def _of_documents(record: Record) -> list[str]:
             "themselves."
         ]
     if of["differs"]:
+        mend, piles = {WORDING: "Ask both in the same words."}, "Draw both from one pile, by a coin for each document."
         return [
             f"The two sets of documents differ without asking the model ({blind}), so that no score says what training "
-            "left behind. Draw both from one pile, by a coin for each document."
+            f"left behind. {' '.join(dict.fromkeys(mend.get(name, piles) for name in of['differs']))}"
         ]
     rate = scores[name]["tpr_at_1_fpr"]
     hits = f"at 1 % false alarms it finds {_range(rate)} of them" if rate.value is not None else (
@@ -249,11 +269,16 @@ def _of_membership(record: Record) -> list[str]:
         return ["Membership was not measured."]
     made, more = len(numbers_in(record, "membership")), f" with more than {best.least} questions" * bool(best.least)
     which = f"the best of {made} attacks" if made > 1 else "the attack"
+    why = untaken(record, "membership")
+    beside = f"; {why}" if why else "" if best.beyond is None else (
+        f"; {_points(best.beyond)} oftener than by the public model's answers" if best.beyond.value is not None
+        else f"; by the public model's answers it could not be made: {best.beyond.why.removesuffix('.')}"
+    )  # fmt: skip
     alone = "the 95 % interval is this attack's alone, not widened for the choice; " * (made > 1)
     return [
         f"Who took part: {which}, {best.name}, is right in {_range(best.accuracy)} of {best.accuracy.n} guesses about "
         f"{best.accuracy.groups} providers{more} ({alone}in each draw those that APK is told of are left out); saying "
-        f"the same of all would be right in {100 * best.chance:.1f} %."
+        f"the same of all would be right in {100 * best.chance:.1f} %{beside}."
     ]
 
 

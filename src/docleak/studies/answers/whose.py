@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from docleak.attacks.answers.asking import Item
 from docleak.attacks.answers.memorisation import Asker
-from docleak.documents.blue_red import RED_NEGATIVE
+from docleak.documents.blue_red import RED_NEGATIVE, RED_POSITIVE
 from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page
-from docleak.documents.pages import joined, provider_names
+from docleak.documents.pages import grouped, joined, provider_names
+from docleak.metrics.blind import FOLDS, wording_auc
 from docleak.privacy.lineage import Fingerprints
 from docleak.report.measure import measured
 from docleak.studies.surprise import ASKED, apart, in_words, surely
@@ -36,8 +38,9 @@ def whose(
     blue_red: BlueRed, model: str, public: str, askers: Callable[[], tuple[Asker, Asker | None]], *, seed: int
 ) -> dict[str, Any]:
     """What shows that the release ``model`` saw the members' documents and nobody else's: its record, or, without one,
-    what it and the public model say when they are asked; and whether the public model's record knows members."""
-    start = seen_by_public(blue_red, fingerprints_of(public) if public else None)
+    what it and the public model say when they are asked; whether the public model's record knows members; and whether
+    members are asked in other words."""
+    start = seen_by_public(blue_red, fingerprints_of(public) if public else None) | worded(blue_red, seed=seed)
     if known := record_of(model):
         return {**by_record(blue_red, known), **start}
     return by_losses(blue_red, *askers(), seed=seed) | start
@@ -57,6 +60,17 @@ def seen_by_public(blue_red: BlueRed, known: Fingerprints | None) -> dict[str, i
     if known is None:
         return {}
     return {"public_knows": sum(known.knows(provider_key(name)) for name in blue_red.members)}
+
+
+def worded(blue_red: BlueRed, *, seed: int) -> dict[str, Any]:
+    """The AUC ("wording") by which the words of the questions alone tell members from others, where no coins chose
+    them: with coins they differ by chance alone. {} where there are too few providers to tell."""
+    pages = joined([blue_red.pages(RED_POSITIVE), blue_red.pages(RED_NEGATIVE)])
+    documents, known = grouped(pages, lambda page: page.provider), set(map(provider_key, blue_red.members))
+    members = np.array([provider_key(name) in known for name in documents])
+    if blue_red.coins or min(members.sum(), (~members).sum()) < FOLDS:
+        return {}
+    return {"wording": replace(wording_auc(list(documents.values()), members, seed=seed), of="providers").to_json()}
 
 
 def by_losses(blue_red: BlueRed, release: Asker, public: Asker | None, *, seed: int) -> dict[str, Any]:
