@@ -79,7 +79,7 @@ def test_epsilon_claimed_and_shown() -> None:
     assert held(claim, Measure(CLAIMED, "model", Estimate.exactly(8.0))) is Outcome.PASS
     assert held(claim, Measure(CLAIMED, "model", Estimate.exactly(8.1))) is Outcome.FINDING
     assert held(claim, Measure(CLAIMED, "model", Estimate(None), unbounded=True)) is Outcome.FINDING
-    large = claimed("model", 7.99, "7.99 at delta 0.9 per provider", "provider", doubts_of("", "delta 0.9 is not ..."))
+    large = claimed("model", 7.99, 0.9, "provider", doubts=doubts_of("", "delta 0.9 is not ..."))
     assert large.doubts == ("Delta 0.9 is not ...",), "such a delta allows to publish everything of one"
     assert held(claim, large) is Outcome.UNTOLD
     assert held(claim, replace(large, doubts=doubts_of("epsilon 7.99, and PRV counts 8"))) is Outcome.PASS
@@ -343,17 +343,31 @@ def test_a_claim_beside_none_is_told_as_that() -> None:
     assert told.value is None and told.why == f"none claimed in the first, {claim.text} in the second"
 
 
-@pytest.mark.parametrize("other", [
-    "1.5 at delta 0.1 per provider", "1.5 at delta 1e-05 per record", "1.5 per provider", "1.5",
-])  # fmt: skip
-def test_epsilons_at_other_deltas_or_per_other_units_have_no_difference(other: str) -> None:
+@pytest.mark.parametrize("other", [(0.1, "provider"), (1e-5, "record"), (None, "provider"), (1.000001e-5, "provider")])
+def test_epsilons_at_other_deltas_or_per_other_units_have_no_difference(other: tuple[float | None, str]) -> None:
     """The same noise has a lower epsilon at a larger delta, and per record one that says nothing of a provider's."""
-    first, second = claimed("m", 2.0, "2 at delta 1e-05 per provider"), claimed("m", 1.5, other)
+    first, second = claimed("m", 2.0, 1e-5, "provider"), claimed("m", 1.5, *other)
     told = difference(first, second, np.random.default_rng(0), same=True).estimate
     assert told.value is None and "no difference of one epsilon" in told.why
-    nameless = difference(
-        replace(first, printed="2"), replace(second, printed="1.5"), np.random.default_rng(0), same=True
-    )
+    nameless = difference(replace(first, at=()), replace(second, at=()), np.random.default_rng(0), same=True)
     assert nameless.estimate.value is None, "nor have two of which nobody knows at which delta"
-    alike = replace(second, printed="1.5 at delta 1e-05 per provider")
+    unsaid = [claimed("m", epsilon, None, "") for epsilon in (2.0, 1.5)]
+    assert difference(*unsaid, np.random.default_rng(0), same=True).estimate.value is None
+    alike = replace(claimed("m", 1.5, 1e-5, "provider"), printed="1.5, said in other words")
     assert difference(first, alike, np.random.default_rng(0), same=True).estimate.value == -0.5
+
+
+def test_an_epsilon_of_which_nothing_is_shown_is_compared_by_what_it_is_of() -> None:
+    """Nothing shown has no words, but a delta and a unit all the same."""
+    at = (1e-5, "provider", 0.95)
+    none, some = (Measure(SHOWN, "m", Estimate.exactly(of), at=at) for of in (0.0, 1.5))
+    assert difference(none, some, np.random.default_rng(0), same=True).estimate.value == 1.5
+    less_sure = replace(some, at=(1e-5, "provider", 0.9))
+    assert difference(none, less_sure, np.random.default_rng(0), same=True).estimate.value is None
+
+
+def test_a_memory_beyond_others_and_one_beyond_the_public_model_alone_are_two_numbers() -> None:
+    rows = {f"p{i}": (float(i % 2), 1) for i in range(12)}
+    beyond, itself = (Measure(MEMORY, "m", Estimate(0.5, 0.2, 0.8), by=rows, less=less) for less in (rows, {}))
+    told = difference(beyond, itself, np.random.default_rng(0), same=True).estimate
+    assert told.value is None and "beyond others' in one, beyond the public model's" in told.why

@@ -96,7 +96,8 @@ class Measure:
     provider; where it is a difference, ``less`` holds the other side. ``unbounded``: there is no claim at
     all. ``most``: what could have been shown at most, and ``most_as`` by or under what. ``counted``: what counts as
     read, where it is no value as such. ``printed``: the number in words, where it takes more than its value, such as
-    delta and unit of an epsilon.
+    delta and unit of an epsilon. ``at``: of an epsilon its delta, unit and, if it was shown, confidence: epsilons of
+    which these differ, or of which one is not known, are not compared.
     ``union``: what it is at most where two routes may have given different fields, of which the number is one route's;
     the doubt that this is (its ``why``) falls where this, too, keeps to a bound.
     """
@@ -112,6 +113,7 @@ class Measure:
     most_as: str = "by so few guesses"
     counted: str = ""
     printed: str = ""
+    at: tuple[float | str | None, ...] = ()
     union: Estimate | None = None
 
     @property
@@ -132,13 +134,17 @@ class Measure:
                 "estimate": self.estimate.to_json()}  # fmt: skip
 
 
-def claimed(of: str, epsilon: float | None, printed: str, unit: str = "", doubts: Sequence[str] = ()) -> Measure:
+def claimed(
+    of: str, epsilon: float | None, delta: float | None, unit: str, printed: str = "", doubts: Sequence[str] = (), *,
+    of_one: bool = False,
+) -> Measure:  # fmt: skip
     """The epsilon of a claim, None for none, ``printed`` with all that it holds of. A bound on epsilon is on a
-    provider's: of a claim per single ``unit`` of those that a provider may have several of, a low number is no
-    all-clear, nor is it with other ``doubts``."""
+    provider's, unless all is ``of_one`` unit: of a claim per single ``unit`` of those that a provider may have several
+    of, a low number is no all-clear, nor is it with other ``doubts``."""
     several = f"It is per {unit}, and one provider may have several: of all of them together more is given away."
-    doubts = (*([several] if unit in ("document", "record") else []), *doubts)
-    return Measure(CLAIMED, of, Estimate.exactly(epsilon), doubts, unbounded=epsilon is None, printed=printed)
+    doubts = (*([several] if unit in ("document", "record") and not of_one else []), *doubts)
+    number = Estimate.exactly(epsilon)
+    return Measure(CLAIMED, of, number, doubts, unbounded=epsilon is None, printed=printed, at=(delta, str(unit)))
 
 
 def holding(name: str, held: object) -> str:
@@ -213,9 +219,11 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
         lacking = (one.estimate.why for one in (first, second) if one.estimate.value is None)
         why = next(filter(None, lacking), "not measured in both")
         return Difference(first, second, Estimate(None, why=why), False)
-    held = [one.printed.removeprefix("at least ").partition(" ")[2] for one in (first, second)]
-    if first.what in (SHOWN, CLAIMED) and (held[0] != held[1] or not held[0]):
+    if first.what in (SHOWN, CLAIMED) and (first.at != second.at or not first.at or {None, ""} & {*first.at}):
         why = f"{first.text} in the first, {second.text} in the second: that is no difference of one epsilon"
+        return Difference(first, second, Estimate(None, why=why), False)
+    if first.by and second.by and bool(first.less) != bool(second.less):
+        why = "beyond others' in one, beyond the public model's answers alone in the other: two numbers of two things"
         return Difference(first, second, Estimate(None, why=why), False)
     value = second.estimate.value - first.estimate.value
     if not (first.by and second.by):

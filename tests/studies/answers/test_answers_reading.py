@@ -22,9 +22,9 @@ from docleak.report.policy import Policy, Rule, check
 from docleak.report.severity import Severity
 from docleak.report.severity import overall as verdict_of
 from docleak.studies.answers import measures
+from docleak.studies.answers.bench import Bench
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.measured import compared_with, measures_of
-from docleak.studies.answers.measures import Bench
 from docleak.studies.answers.membership import NO_GUESS
 from docleak.studies.answers.reading import _threat, chart, comparison
 from docleak.studies.answers.store import Bill, bill_of

@@ -17,7 +17,7 @@ from docleak.privacy.empirical import from_counts
 from docleak.recipes import Recipe, Row
 from docleak.recipes.rows import reproduce, rows_of, write_table
 from docleak.studies.answers import measures, store
-from docleak.studies.answers.measures import Bench
+from docleak.studies.answers.bench import Bench
 from docleak.studies.answers.store import bill_of, division_of, folder_of, trained
 from docleak.studies.answers.study import STORE, AnswersStudy
 from docleak.studies.answers.targets import Target, target_of

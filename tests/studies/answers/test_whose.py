@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from docleak.attacks.answers.asking import Item, Spoken
@@ -17,13 +18,14 @@ from docleak.documents.folder import save
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page
-from docleak.metrics.estimate import Estimate
+from docleak.metrics.estimate import FEWEST, Estimate
 from docleak.privacy.lineage import Fingerprints
-from docleak.report.measure import MEMBERSHIP, MEMORY, SHOWN
+from docleak.report.measure import MEMBERSHIP, MEMORY, SHOWN, difference
 from docleak.report.severity import Severity
+from docleak.studies.answers.bench import Bench
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.measured import measures_of
-from docleak.studies.answers.measures import Bench, disclosure, membership, memorisation
+from docleak.studies.answers.measures import disclosure, membership, memorisation
 from docleak.studies.answers.memorisation import Trained
 from docleak.studies.answers.verdict import headline_of, sentences, severity_of
 from docleak.studies.answers.whose import by_losses, by_record, evidence, mistaken, seen_by_public, worded
@@ -194,6 +196,9 @@ def test_what_the_public_model_gave_before_is_no_memory_of_the_training(blue_red
     assert any(unknown in doubt for doubt in gate.doubts)
     (gate,) = [one for one in measures_of(forgot) if one.what == MEMORY]
     assert gate.estimate.value == 0, "the lesser of the two"
+    both = [next(one for one in measures_of(of) if one.what == MEMORY) for of in (learnt, learnt)]
+    told = difference(*both, np.random.default_rng(0), same=True)
+    assert told.paired and told.estimate.value == 0 and told.estimate.groups >= FEWEST, "an interval over providers"
 
 
 def test_who_is_told_by_the_public_model_as_well_did_not_take_part_for_that(blue_red: BlueRed, tmp_path: Path) -> None:

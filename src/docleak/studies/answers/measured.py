@@ -200,7 +200,8 @@ def _epsilon(record: Record, name: str) -> list[Measure]:
     alike = "documents" in record and unit == Unit.DOCUMENT  # the audit, too, is of single documents
     members = int(record.get("membership", {}).get("members", 0))  # no more than the training had
     of_delta = delta_warning(delta, max(members, 2), unit) if delta else ""
-    measures = [claimed(name, bill["epsilon"], printed, "" if alike else unit, doubts_of(bill["claim"], of_delta))]
+    doubts = doubts_of(bill["claim"], of_delta)
+    measures = [claimed(name, bill["epsilon"], delta, unit, printed, doubts, of_one=alike)]
     if shown is None or worded_apart(record):
         return measures
     inside, others = (int(record["membership"][side]) for side in ("members", "others"))
@@ -212,6 +213,6 @@ def _epsilon(record: Record, name: str) -> list[Measure]:
         ranks = np.arange(inside + others, dtype=np.float64)
         split = bool(inside and others)
         most = from_scores(ranks, ranks >= others, delta, rng=np.random.default_rng(0)).epsilon if split else 0.0
-    printed = LowerBound(shown, delta, CONFIDENCE, "", "").in_words
-    doubts = (f"{said[0].upper()}{said[1:]}.",) if NO_GUESS in said else ()
-    return [*measures, Measure(SHOWN, name, Estimate.exactly(shown), doubts, most=most, printed=printed)]
+    bound = LowerBound(shown, delta, CONFIDENCE, "", "")
+    at, doubts = (delta, str(bound.unit), CONFIDENCE), (f"{said[0].upper()}{said[1:]}.",) if NO_GUESS in said else ()
+    return [*measures, Measure(SHOWN, name, Estimate.exactly(shown), doubts, most=most, printed=bound.in_words, at=at)]

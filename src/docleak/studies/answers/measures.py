@@ -8,7 +8,7 @@ from typing import Any
 
 from docleak.attacks.answers.disclosure import disclosed, draw_absent, items_of, unread
 from docleak.attacks.answers.features import Reply, provider_features
-from docleak.attacks.answers.memorisation import hidden_items
+from docleak.attacks.answers.memorisation import Case, hidden_items
 from docleak.documents.blue_red import RED_NEGATIVE, TEST, VALIDATION
 from docleak.documents.page import Image
 from docleak.documents.phrasings import PHRASINGS
@@ -70,7 +70,8 @@ def membership(bench: Bench) -> Found:
     config, red = bench.config, bench.red
     target, public = bench.replies
     attacks = [attack if public is not None else without_public(attack) for attack in config.attacks]
-    memory, cases = None, ()
+    memory = None
+    cases: Sequence[Case] = ()
     if any("G4" in features_of(attack) for attack in attacks):
         cases = memory_cases(red, config.keys[0], bench.values, seed=config.seed).cases
         memory = memory_of(red, cases, bench.ask_target)

@@ -22,6 +22,7 @@ from docleak.models.loading import title_of
 from docleak.report.page import Reading
 from docleak.runs.run import Run
 from docleak.studies.answers import shipped
+from docleak.studies.answers.bench import Bench
 from docleak.studies.answers.config import (
     CONTROL,
     DOCUMENTS,
@@ -32,7 +33,7 @@ from docleak.studies.answers.config import (
     Release,
 )
 from docleak.studies.answers.documents import sides_of
-from docleak.studies.answers.measures import MEASURED, Bench
+from docleak.studies.answers.measures import MEASURED
 from docleak.studies.answers.reading import read_run
 from docleak.studies.answers.record import numbers_in
 from docleak.studies.answers.red import draw_providers

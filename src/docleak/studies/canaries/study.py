@@ -259,11 +259,12 @@ def _measures(record: Mapping[str, Any], config: Mapping[str, Any], *, powerless
     doubts += [POWERLESS] if powerless and not _shows(record) else []
     best = max(jointly(_bounds(record)).values(), key=lambda bound: bound.epsilon)
     shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), tuple(f"{doubt}." for doubt in doubts),
-                    most=record["most"], printed=best.in_words)  # fmt: skip
+                    most=record["most"], printed=best.in_words,
+                    at=(best.delta, str(best.unit), best.confidence))  # fmt: skip
     epsilon = record["epsilon_claimed"]
     of_delta = delta_warning(best.delta, config["canaries"] + config["others"], best.unit)
     printed = claimed_in_words(epsilon, best.delta, best.unit)
-    return shown, claimed(name, epsilon, printed, doubts=doubts_of(record["claim"], of_delta))
+    return shown, claimed(name, epsilon, best.delta, best.unit, printed, doubts_of(record["claim"], of_delta))
 
 
 def _fitted(record: Mapping[str, Any]) -> float:

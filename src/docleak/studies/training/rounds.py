@@ -124,10 +124,8 @@ def reading_of(
         results={"training": facts}, tables=tables, limits=(*told, *LIMITS),
         runs=(run_facts(run.path, run.manifest()),),
         measures=tuple(
-            claimed("training", one.get("epsilon"),
-                    claimed_in_words(one.get("epsilon"), one.get("delta"), one.get("unit", "")), one.get("unit", ""),
-                    doubts_of(claim, of_delta))
-            for one in lineages
+            claimed("training", *at, claimed_in_words(*at), doubts_of(claim, of_delta))
+            for one in lineages for at in [(one.get("epsilon"), one.get("delta"), one.get("unit", ""))]
         ),
         shows="",
         scope=Scope("A training, not attacked", "what its lineage records", "nobody: nothing was attacked", model=True,
