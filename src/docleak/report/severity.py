@@ -57,12 +57,13 @@ class Cell(StrEnum):
     PUBLIC = "public"  # the blank template shows it: no finding
     ILLEGIBLE = "illegible"  # not read, and not to be read on the true page either
     UNSCORED = "unscored"  # no place on the page, no value, or no engine that reads
+    UNTRIED = "not tried"  # by no route: that it was not read says nothing
     NOT = "not read"
     UNSEEN = "unseen"  # it never entered the model, so this route cannot give it
 
 
 #: Cells of fields that were neither tried nor can be counted.
-OUTSIDE = (Cell.UNSCORED, Cell.UNSEEN)
+OUTSIDE = (Cell.UNSCORED, Cell.UNTRIED, Cell.UNSEEN)
 #: These, and cells of fields that can be no finding, whatever is read.
 NO_FINDING = (*OUTSIDE, Cell.GIVEN, Cell.PUBLIC)
 
@@ -95,11 +96,14 @@ class Route(Counted):
     handed: str = ""
 
     def sentence(self) -> str:
-        """ "picture 0 of 6", "picture 5 of 6 (1 more was given beforehand)", or "words 58 of 58 that the model saw (20
-        lie behind its 256 tokens)"."""
-        unseen, given = self.cells.count(Cell.UNSEEN), self.cells.count(Cell.GIVEN)
+        """ "picture 0 of 6", "picture 5 of 6 (1 more was given beforehand)", "words 58 of 58 that the model saw (20 lie
+        behind its 256 tokens)", or "words not tried"."""
+        unseen, given, untried = (self.cells.count(one) for one in (Cell.UNSEEN, Cell.GIVEN, Cell.UNTRIED))
+        if untried and not self.of:
+            return f"{self.name} {Cell.UNTRIED}"
         apart = [f"{given} more {'was' if given == 1 else 'were'} given beforehand"] if given else []
         apart += [f"{unseen} {'lies' if unseen == 1 else 'lie'} {self.limit or 'outside'}"] if unseen else []
+        apart += [f"{untried} more {'was' if untried == 1 else 'were'} {Cell.UNTRIED}"] if untried else []
         counted = f"{self.name} {self.read} of {self.of}{' that the model saw' if unseen else ''}"
         apart += [f"with {self.handed} given"] if self.handed else []
         return f"{counted} ({'; '.join(apart)})" if apart else counted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from docleak.models import load_model, trainable
 from docleak.models.layoutlmv3 import LayoutLMv3
 from docleak.models.vlm.tiny import make_tiny
 from docleak.report.measure import EXPLAINED
+from docleak.report.severity import Severity
 from docleak.studies.engine import carry_out
 from docleak.studies.gradient.case import build_case
 from docleak.studies.gradient.config import (
@@ -160,3 +162,29 @@ def test_of_a_model_that_reads_no_picture_none_is_said_to_be_attacked(tmp_path: 
     assert "reads words and boxes and no picture" in said
     assert [one.estimate.value for one in reading.measures if one.what == EXPLAINED] == [None]
     assert "--attack closed-form" in reading.scope.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"batch_size": 2, "pages": 2}, "closed-form recovery needs one page"),
+        ({"exposure": Exposure(stages=("output",))}, "the client has to train them and to send their gradient"),
+        ({"exposure": Exposure(defense="freeze:stages=text")}, "the client has to train them and to send"),
+    ],
+)
+def test_words_that_were_not_tried_are_not_said_to_be_unread(change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    """Of a gradient of the output alone, which nothing can read, LiLT's report said "no field read", words 0 of 6."""
+    make_tiny("lilt", tmp_path / "lilt", seed=0)
+    save(make_pages(2, seed=0), tmp_path / "pages")
+    config = GradientConfig(
+        (str(tmp_path / "lilt"),), str(tmp_path / "pages"), **{"pages": 1, **change}, attacks=("closed-form",), budget=1
+    )
+    run = carry_out(GradientStudy(config), tmp_path / "run", workers=1)
+    reading = GradientStudy.read([run], np.random.default_rng(0))
+    (part,) = reading.parts
+    assert part.severity is Severity.UNTOLD and why in part.sentence
+    said = " ".join([reading.counted, part.sentence, *reading.lines])
+    assert "words not tried" in said and "words 0 of" not in said and "Text looked for" not in said
+    assert "no place on the page" not in said and "gi-dqa" not in said
+    (model,) = reading.results["models"]
+    assert {field["found"] for field in model["verdict"]["fields"]} == {"not tried"}

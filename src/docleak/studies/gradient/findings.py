@@ -143,8 +143,10 @@ def _fields_of(group: Sequence[Unit], ones: Sequence[Mapping[str, Any]] = ()) ->
             at = placed.index(index)
             routes[name] = union([Route(name, (cells[name][at],)) for cells in told if name in cells])[0]
             spelt = _spelt(texts, at)
-        unread = Cell.NOT if blind(first.record) and index in placed else Cell.UNSCORED
-        none = {"words" if blind(first.record) else "picture": unread}
+        unread = Cell.NOT if any(map(_tried, group)) else Cell.UNTRIED
+        none = {"words": unread if index in placed else Cell.UNSCORED} if blind(first.record) else (
+            {"picture": Cell.UNSCORED}
+        )  # fmt: skip
         yield FieldFound(
             (*first.identity, index), first.page, first.score.document, field.key, routes or none, given, spelt,
         )  # fmt: skip
@@ -153,6 +155,12 @@ def _fields_of(group: Sequence[Unit], ones: Sequence[Mapping[str, Any]] = ()) ->
 def blind(record: Mapping[str, Any]) -> bool:
     """Whether the model of a unit reads no picture, so that nothing of one could be attacked."""
     return not record["view"].get("sees", True)
+
+
+def _tried(unit: Unit) -> bool:
+    """Whether the text of a unit could be looked for: there is a way to read it, and what that reads was sent."""
+    looked = unit.record.get("recovered") or {"applies": False}
+    return bool(looked.get("applies", True) and looked.get("sent", True))
 
 
 def picture_cell(unit: Unit, index: int) -> Cell:
@@ -208,7 +216,9 @@ def _untried(group: Sequence[Unit]) -> Iterator[str]:
     looked = [record for record in records if record]
     if not looked:
         yield "The text (words, question, answer) was not looked for"
-    elif all("failed" in record and not record.get("applies", True) for record in looked):
+    elif all("failed" in record and not record.get("applies", True) for record in looked) or (
+        blind(group[0].record) and not any(map(_tried, group))  # of a model that sees, the picture was tried
+    ):
         yield f"The text was not tried: {str(looked[0]['failed']).rstrip('.')}"
     yield from (record["untried"] for record in looked if "untried" in record)
 
@@ -216,7 +226,8 @@ def _untried(group: Sequence[Unit]) -> Iterator[str]:
 def _failures(group: Sequence[Unit]) -> Iterator[tuple[str, bool]]:
     """Why text that has a closed form was not read on a page, and whether what the client sends explains it."""
     records = [(unit, unit.record["recovered"]) for unit in group if unit.record.get("recovered")]
-    if all("failed" in record for _, record in records):
+    unexposed = blind(group[0].record) and not any(map(_tried, group))
+    if all("failed" in record for _, record in records) and not unexposed:
         for unit, record in records:
             if record.get("applies", True):
                 stages = (unit.run.config.get("exposure") or {}).get("stages")

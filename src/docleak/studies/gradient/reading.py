@@ -305,7 +305,9 @@ def _short(model: ModelResult, engines: Sequence[str]) -> str:
     judged, routes = model.findings.judgement, routes_sentence(model.findings.routes)
     by = f": {routes}" if routes else ""
     counted = (
-        f"{judged.read} of {judged.of} private fields read{by}." if judged.of else "No private field could be counted."
+        f"{judged.read} of {judged.of} private fields read{by}."
+        if judged.of
+        else " ".join([f"No private field could be counted{by}.", *(f"{why}." for why in model.findings.untried)])
     )
     said = verdict(model, engines)
     silent = said.severity in (Severity.UNTOLD, Severity.UNMEASURED)
@@ -345,7 +347,8 @@ def _counted(data: ReportData) -> str:
     by, exposed = f" by at least one route: {by}" if by else "", measured_on(data.runs[0])
     exposed = f"{exposed[0].upper()}{exposed[1:]}: " if exposed else ""
     if not said.of:
-        return f"{exposed}No private field of {where} could be counted."
+        untried = routes_sentence([route for route in routes if Cell.UNTRIED in route.cells])
+        return f"{exposed}No private field of {where} could be counted{untried and f': {untried}'}."
     return f"{exposed}{said.read} of {said.of} private fields of {where} {was} read{by}."
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from docleak.attacks.gradients.algebra.batch import BatchText, recover_batch
 from docleak.attacks.gradients.algebra.dominant import recover_dominant
 from docleak.attacks.gradients.algebra.order import Answers, recover_answers
+from docleak.attacks.gradients.algebra.patches import UnsentError
 from docleak.attacks.gradients.algebra.recover import RECOVERABLE, recover, recover_set
 from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.documents import Field, Page, private_mask, repeats_of
@@ -30,8 +31,8 @@ def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
 
     None where it was not looked for; {"batch": ...} of several LayoutLMv3 pages, with {"one": ...} of the page that
     outweighs the others, of several answers of a T5, and of vision-language models whose words are told without order;
-    {"failed": why} where nothing was read: ``applies`` is then False where there is no closed form for such a view, so
-    that nothing was tried.
+    {"failed": why} where nothing was read: ``applies`` is then False where there is no closed form for such a view, and
+    ``sent`` where the client does not send what it reads, so that nothing was tried.
     """
     if case.recovered is None and not look:
         return None
@@ -45,7 +46,8 @@ def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
     except AttackError as error:
         if isinstance(model, VisionLanguage):
             return _as_set(case, model, str(error))
-        return {"failed": str(error), "applies": text_obstacle(model, case.view.batch_size) == ""}
+        applies = text_obstacle(model, case.view.batch_size) == ""
+        return {"failed": str(error), "applies": applies, "sent": not isinstance(error, UnsentError)}
     return {**_compared(case, recovered), **_transcribed(case, recovered)}
 
 

@@ -39,6 +39,10 @@ MENDED = 0.1
 SPARSE = 0.9
 
 
+class UnsentError(AttackError):
+    """The client does not send what an attack reads, so that nothing could be tried."""
+
+
 def obstacle(
     architecture: str, name: str, tensors: Collection[str], batch_size: int, needed: Sequence[str] = PATCH_TENSORS,
     *, one_page: bool = True,
@@ -47,7 +51,7 @@ def obstacle(
 
     It needs no gradient to be told, so that an audit can leave out beforehand what cannot work.
     """
-    if architecture == "lilt" and needed is PATCH_TENSORS:
+    if (blind := architecture == "lilt") and needed is PATCH_TENSORS:
         needed = ()  # it reads no picture
     if architecture not in ("layoutlmv3", "lilt"):
         return (
@@ -57,7 +61,8 @@ def obstacle(
     if one_page and batch_size != 1:
         return (
             f"the gradient is an average over {batch_size} pages; closed-form recovery needs one page, because "
-            "each position's row then mixes the pages. Attack with gi-dqa, or audit batches of one page."
+            f"each position's row then mixes the pages. {'' if blind else 'Attack with gi-dqa, or '}"
+            f"{'A' if blind else 'a'}udit batches of one page."
         )
     missing = [tensor for tensor in needed if tensor not in tensors]
     if missing and all(".lora_" in tensor for tensor in tensors):
@@ -68,16 +73,17 @@ def obstacle(
     if missing:
         return (
             f"the gradient lacks {', '.join(missing)}, which closed-form recovery reads: the client has to train them "
-            "and to send their gradient. gi-dqa attacks the picture without them."
+            f"and to send their gradient.{'' if blind else ' gi-dqa attacks the picture without them.'}"
         )
     return ""
 
 
 def require_tensors(view: GradientView, names: Sequence[str], *, one_page: bool = True) -> None:
-    """Raise AttackError unless the view is the gradient of a LayoutLMv3, of one page, with the named tensors."""
+    """Raise AttackError unless the view is the gradient of a LayoutLMv3, of one page, with the named tensors;
+    UnsentError where some of them were not sent."""
     fault = obstacle(view.model.architecture, view.model.name, view.gradient, view.batch_size, names, one_page=one_page)
     if fault:
-        raise AttackError(fault)
+        raise (AttackError if {*names} <= {*view.gradient} else UnsentError)(fault)
 
 
 def recover_pixels(
