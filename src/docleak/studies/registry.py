@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from docleak.report.about import About
 from docleak.report.page import PAGE, REDACTED_PAGE, Reading, write_report
 from docleak.report.redaction import places, private_values
 from docleak.runs.run import Run
-from docleak.spec import split_name
+from docleak.spec import counted_words, split_name
 from docleak.studies.kinds import STUDIES
 from docleak.studies.study import Study
 
@@ -126,14 +127,32 @@ def _with_versions(reading: Reading, runs: Sequence[Run]) -> Reading:
 
 
 def runs_at(paths: Sequence[Path]) -> list[Run]:
-    """These runs, then those that lie in their folders and were not named."""
-    runs = [Run.load(path) for path in paths]
-    known = {path.resolve() for path in paths}
+    """These runs, each once, then those that lie in their folders and were not named. RunError for a run and its copy,
+    which would be taken for two."""
+    known = {path.resolve(): path for path in reversed(paths)}
+    runs = [Run.load(path) for path in dict.fromkeys(known[path.resolve()] for path in paths)]
     for file in (file for path in dict.fromkeys(paths) for file in sorted(path.glob("*/run.json"))):
         run = Run(file.parent)
         if file.parent.resolve() not in known and (run.kind in STUDIES or run.kind in _GIVEN or ":" in run.kind):
             runs.append(run)
+    for one, other in combinations(runs, 2):
+        if count := _copied(one, other):
+            raise RunError(
+                f"{one.path} and {other.path} are one run, which was copied: both were begun for the same at "
+                f"{one.manifest()['created']}, and have {counted_words(count, 'unit')} in common, to the byte. Name "
+                "one of them, and put a copy within the other's folder elsewhere: they would be taken for two runs."
+            )
     return runs
+
+
+def _copied(one: Run, other: Run) -> int:
+    """How many finished units two runs have in common to the byte, times they took included, where both were begun at
+    one time for the same."""
+    if not one.same_as(other) or one.manifest()["created"] != other.manifest()["created"]:
+        return 0
+    files = {unit.parent.name: unit for unit in other.path.glob("units/*/unit.json")}
+    ours = [unit for unit in one.path.glob("units/*/unit.json") if unit.parent.name in files]
+    return sum(unit.read_bytes() == files[unit.parent.name].read_bytes() for unit in ours)
 
 
 def report_on(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from docleak.attacks.servers.view import Loot, Token
-from docleak.errors import AttackError, ModelError
+from docleak.errors import AttackError, ModelError, RunError
 from docleak.models import Encoded
 from docleak.report.page import joined
 from docleak.report.severity import Severity
@@ -190,3 +190,17 @@ def test_half_a_run_whose_only_trial_was_impossible_is_no_missing_hold(tmp_path:
     (run.folder("vt5-start-trap-weights") / "unit.json").unlink()
     verdict = joined(report_on([run.path])[1])
     assert verdict.label == "Not measured" and "The run is not finished: 1 of 2 trials." in verdict.sentence
+
+
+def test_a_run_that_was_copied_is_one_run(run: Path, tmp_path: Path) -> None:
+    """Its rows stood twice, and it was found "in 2 of 2 parts"."""
+    copy, folder = tmp_path / "copy", tmp_path / "audit"
+    shutil.copytree(run, copy)
+    with pytest.raises(RunError, match=r"are one run, which was copied: .* [0-9]+ units? in common.* Name one of them"):
+        report_on([run, copy], tmp_path / "report")
+    shutil.copytree(run, folder)
+    shutil.copytree(run, folder / "backup")
+    with pytest.raises(RunError, match="are one run, which was copied"):
+        report_on([folder])
+    once, twice = (report_on([run] * count, tmp_path / "report")[1][0] for count in (1, 2))
+    assert twice.tables["servers"].to_json() == once.tables["servers"].to_json(), "named twice it counts once"
