@@ -108,7 +108,7 @@ VALUES = {
     "--guesses": "8", "--canary": "dirac",
     "--image-attack": "gifd", "--text-attack": "tag", "--noise": "0.5", "--threshold": "0.5", "--attack": "random",
     "--text": "other", "--pairs": "nlvr:DIR", "--steps": "3,5", "--batch-sizes": "3,5", "--epsilon": "0.5",
-    "--ipf-epsilon": "0.5", "--server": "imprint", "--cluster": "tcp://127.0.0.1:1",
+    "--ipf-epsilon": "0.02", "--server": "imprint", "--cluster": "tcp://127.0.0.1:1",
 }  # fmt: skip
 #: (command, option) -> another value, of the attacks that the study makes.
 OTHERWISE = {

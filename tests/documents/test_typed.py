@@ -59,7 +59,7 @@ def test_numbers_of_numpy_and_paths_are_kept_as_python_s() -> None:
     made = configured(GradientConfig, given, what="a study")
     assert made.image_size == (64, 32) and made.exposure.gradient_file == "a"
     assert {type(number) for number in (made.pages, *made.image_size)} == {int}
-    weights: Any = configured(load_study("weights").Config, {"ipf_epsilon": np.float32(0.5)}, what="a study")
+    weights: Any = configured(load_study("weights").Config, {"ipf_epsilon": np.float32(0.03125)}, what="a study")
     assert type(weights.ipf_epsilon) is float
     settings = docleak.TrainingSettings(rounds=np.int64(2), learning_rate=np.float64(0.1))  # type: ignore[arg-type]
     assert (type(settings.rounds), type(settings.learning_rate)) == (int, float)

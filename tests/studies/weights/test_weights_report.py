@@ -81,9 +81,9 @@ def test_numbers_say_what_they_are_means_of(played: Run) -> None:
     assert told[0].startswith("At a first attempt, on average over 6 fields, ") and "of a field's tokens" in told[0]
     read = int(table.fields[0].match.perfect)
     assert any(f"surest of (1 of 6, rounded up) it read {read} whole." in line for line in told)
-    assert "IpF: mean of four ratios to public data alone (exact fields, three distances)" in (
-        read_run(played, rng()).tables["weights"].to_text()
-    )
+    said = read_run(played, rng()).tables["weights"]
+    assert "IpF: mean of four ratios to public data alone (exact fields, three distances)" in said.to_text()
+    assert "The epsilon of IpF, which is added to each of the eight means: 0.01" in said.caption
 
 
 def test_beside_others_it_is_brief(played: Run) -> None:

@@ -25,6 +25,7 @@ from docleak.studies.weights.game import game_of
 from docleak.studies.weights.rows import asked_of, game_asked
 from docleak.studies.weights.study import STORE, WeightsStudy
 from docleak.studies.weights.table import fields_of
+from docleak.studies.weights.verdict import EXCLUDED
 from docleak.training.extraction.kept import divided, encoded, fitted
 
 SMALL = {
@@ -228,6 +229,11 @@ def test_epsilon_of_ipf_is_a_setting_of_the_whole_table(tmp_path: Path) -> None:
         WeightsStudy.check_rows([first, other])
     with pytest.raises(AttackError, match=r"ipf_epsilon is 0, expected above 0"):
         WeightsConfig(ipf_epsilon=0)
+    with pytest.raises(AttackError, match=r"ipf_epsilon is 1.0, expected above 0 and up to 0.05: .* hides a leak"):
+        WeightsConfig(ipf_epsilon=1.0)
+    tenth = np.array([[1.0, 0, 0, 0]] + [[0.0, 1, 1, 1]] * 9)
+    least = improvement_factor(tenth * [1, 0, 0, 0] + [0, 1, 1, 1], np.tile([0.0, 1, 1, 1], (10, 1)), epsilon=0.05)
+    assert least == pytest.approx(1.5) == EXCLUDED, "a tenth of the fields read whole, and else nothing gained"
 
 
 def test_facts_say_what_was_left_out(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ from docleak.training.extraction.private import PrivateFit
 
 #: Added to the seed of a control, which is no second copy of the public model.
 CONTROL = 500_000
+#: IpF's largest epsilon. With a larger one a tenth of the fields read whole, of which public data tell none, and
+#: nothing else gained, would be a factor below the verdict's 1.5, so that "nothing found" could be said.
+MOST_EPSILON = 0.05
 WHOLE = ("pages", "fields", "first", "seed", "max_tokens", "keep_every", "copies")
 
 #: Panels of help.
@@ -127,7 +130,7 @@ class WeightsConfig:
     )  # fmt: skip
     ipf_epsilon: float = option(
         EPSILON, "Epsilon of the improvement factor IpF, which bounds it where public data alone read no field.",
-        range=Range(0, 1, above=True),
+        range=Range(0, MOST_EPSILON, above=True),
     )  # fmt: skip
     control: bool = option(False, "The target never sees the private pages.", group=TRAINED, need=HERE)
     repeats: bool = option(False, "Also mask where the page prints the value again.")
@@ -165,7 +168,9 @@ class WeightsConfig:
              f"attempts is {self.attempts} and dropout {self.dropout}; expected 1 or more, and below 1"),
             (self.resnet and not self.bimodal,
              f"resnet is {self.resnet!r}, and models that are not bimodal see no picture"),
-            (not 0 < self.ipf_epsilon <= 1, f"ipf_epsilon is {self.ipf_epsilon}, expected above 0 and up to 1"),
+            (not 0 < self.ipf_epsilon <= MOST_EPSILON,
+             f"ipf_epsilon is {self.ipf_epsilon}, expected above 0 and up to {MOST_EPSILON}: it is added to all means "
+             "of which IpF takes the ratios, and a larger one hides a leak"),
         )  # fmt: skip
         try:
             object.__setattr__(self, "metric", METRICS.chosen(self.metric))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from docleak.attacks.weights.membership import perplexity
+from docleak.metrics.extraction import EPSILON
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, picture
 from docleak.report.statement import Scope
@@ -68,7 +69,7 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
         {**exhibit(run, number, units[field]), "stated": stated_of(answers, field)}
         for number, field in enumerate(shown[: SHOWN_BESIDE if beside else None], 1)
     ]
-    numbers = measures(table)
+    numbers = measures(table, float(config["ipf_epsilon"]))
     given = {
         "table": numbers, "exhibits": exhibits, "threat": info.get("threat", ""), "about": about(run),
         "part": part, "reasons": why, "advice": todo, "name": name, "beside": beside, "run": run.path.name,
@@ -93,8 +94,8 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
             "threat": ("Threat model", "Threat model: who could do this"),
             "advice": ("What to do", "What to do"),
         }
-        lines = [str(info.get("threat", "")), *why, "", numbers.to_text(), "", f"{numbers.caption} epsilon of IpF "
-                 f"{run.config['ipf_epsilon']:g}; {table.calls} model calls in {table.seconds:.0f} s.", "",
+        lines = [str(info.get("threat", "")), *why, "", numbers.to_text(), "", f"{numbers.caption} {table.calls} model "
+                 f"calls in {table.seconds:.0f} s.", "",
                  "Surest reconstructions (field: read | true)",
                  *(f"  {field.key}: {field.guess} | {field.value}" for field in table.fields[:TOLD])]  # fmt: skip
     factor = table.estimates["improvement_factor"]
@@ -137,8 +138,8 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
     )  # fmt: skip
 
 
-def measures(table: GameTable) -> Table:
-    """The numbers with the weights, and what the same attack without the model gives."""
+def measures(table: GameTable, epsilon: float = EPSILON) -> Table:
+    """The numbers with the weights, and what the same attack without the model gives; ``epsilon`` is IpF's."""
     factor = table.estimates["improvement_factor"]
     columns = {"ours": Column("with the weights"), "theirs": Column("public data only")}
     estimates: dict[str, Value] = {"baseline_improvement_factor": "1 by definition", **table.estimates}
@@ -148,7 +149,8 @@ def measures(table: GameTable) -> Table:
     ]
     caption = (
         f"{factor.n} fields of {factor.groups} documents; 95 % intervals, bootstrap over documents. “Public data only” "
-        "is the same attack without the model."
+        "is the same attack without the model. The epsilon of IpF, which is added to each of the eight means: "
+        f"{epsilon:g}."
     )
     public = table.estimates["baseline_perfect"]
     caption += f" {UNTOLD_BY_PUBLIC}" if public.value == 0 else ""
