@@ -226,3 +226,33 @@ def test_what_a_study_of_one_s_own_gives_that_is_none_is_told_so(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RunError, match=said.format(kind=f"{name}:Odd")):
         docleak.audit(study=f"{name}:Odd", out=tmp_path / "run").report()
+
+
+@pytest.mark.parametrize("kind", list(STUDIES))
+@pytest.mark.parametrize("edited", ["{}", '{"unit": "another", "images": {}}', '{"unit": "one", "images": []}'])
+def test_a_unit_that_was_edited_to_nothing_is_named_with_what_to_do(
+    kind: str, edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Continued, such a run ended in a KeyError, and a report named the whole run to be deleted."""
+    from docleak.cli import main
+
+    config = registry.load_study(kind).Config
+    given = {"updates": "folder"} if kind == "updates" else {}
+    try:
+        settings = plain(config(**given))
+    except TypeError:  # which have settings without a default
+        settings = {"releases": []}
+        monkeypatch.setattr(registry, "stored_fault", lambda *_: "")
+    run = Run.open(tmp_path / "run", settings, kind=kind)
+    run.write_unit("one", {}, {})
+    file = run.folder("one") / "unit.json"
+    file.write_text(edited, encoding="utf-8")
+    said = rf"{file} .*: it was changed, or is damaged. Delete {file.parent} and repeat"
+    report = [] if kind in ("training", "trainings") else [lambda: registry.report_on([run.path])]  # which want more
+    for read in (run.units, lambda: run.record("one"), *report):
+        with pytest.raises(RunError, match=said):
+            read()
+    monkeypatch.setattr(sys, "argv", ["docleak", "report", str(run.path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1

@@ -229,13 +229,13 @@ class Run:
             raise RunError(f"{file} cannot be read ({fault}). Delete the folder and rerun the audit.") from fault
 
     def record(self, unit_id: str) -> dict[str, Any]:
-        """The record of a finished unit."""
-        return _read(self.folder(unit_id) / "unit.json")
+        """The record of a finished unit; RunError for one that docleak did not write."""
+        return _record(self.folder(unit_id) / "unit.json")
 
     def units(self) -> list[dict[str, Any]]:
-        """The records of all finished units, sorted by id, page 1000 after page 999."""
-        records = [_read(file) for file in (self.path / "units").glob("*/unit.json")]
-        return sorted(records, key=lambda record: _in_order(str(record.get("unit"))))
+        """The records of all finished units, sorted by id, page 1000 after page 999; RunError as ``record``."""
+        records = [_record(file) for file in (self.path / "units").glob("*/unit.json")]
+        return sorted(records, key=lambda record: _in_order(str(record["unit"])))
 
     def _snapshots(self, folder: Path) -> list[list[object]]:
         files = sorted((folder / "snapshots").glob("*.png"), key=lambda file: int(file.stem))
@@ -361,6 +361,18 @@ def _inside(folder: Path, relative: str) -> Path:
 
 def _shown(config: Mapping[str, Any], key: str) -> str:
     return json.dumps(config[key]) if key in config else "nothing"
+
+
+def _record(file: Path) -> dict[str, Any]:
+    """A unit's record, which holds what every one does: its id, and its pictures by name."""
+    record, folder = _read(file), file.parent
+    if isinstance(record.get("images"), dict) and _folder_name(str(record.get("unit", ""))) == folder.name:
+        return record
+    raise RunError(
+        f"{file} says that its unit is {record.get('unit')!r} and its pictures are {record.get('images')!r}; expected "
+        f"that of {folder.name}, and its pictures by name: it was changed, or is damaged. Delete {folder} and repeat "
+        "the command that made the run, which then does that unit again."
+    )
 
 
 def _read(file: Path) -> dict[str, Any]:
