@@ -368,6 +368,25 @@ def test_texts_that_are_like_any_other_are_not_counted(tokens: float, others: li
     assert ("Texts that were in no gradient" in judgement["sentence"]) == (severity == "untold")
 
 
+def test_parts_of_texts_that_no_public_one_is_as_long_as_are_told_apart() -> None:
+    """Half the tokens of three texts counted as a leak, though nothing said that any text is not as like."""
+    plain = {"ssim": 0.0, "label": False}
+    held = {**plain, "tokens": 0.6, "other_tokens": (0.1,) * 9}
+    lone, whole = {**plain, "tokens": 0.6, "other_tokens": ()}, {**plain, "tokens": 0.95, "other_tokens": ()}
+
+    def said(*scores: dict[str, Any]) -> dict[str, Any]:
+        return verdict(["mmgia"], [{"attack": "mmgia", "batch": 0, "scores": [*scores]}], classes=9)
+
+    alone = said(*[lone] * 3)
+    assert alone["severity"] == "untold" and "0 others with half" in alone["lines"][0]
+    assert "Of 3 more texts half came back, too, but no text as long" in alone["sentence"]
+    some = said(held, held, held, lone)
+    assert some["severity"] == "partial" and "3 others with half" in some["lines"][0]
+    assert "Of 1 more text half came back" in some["sentence"]
+    read = said(whole, {**plain, "tokens": 0.0, "other_tokens": ()})
+    assert read["severity"] == "severe" and "no text as long" not in read["sentence"], "word for word it needs no other"
+
+
 def test_what_came_back_is_held_against_texts_as_long_that_nobody_sent(model: PairModel) -> None:
     there, public = make_scenes(1, seed=4), make_scenes(60, seed=5)
     case = build_pair_case(model, there)

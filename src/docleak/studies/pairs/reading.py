@@ -171,7 +171,8 @@ def verdict(
     not; the pairs of a gradient stand or fall together. So does the word table's gradient where it names the words. Of
     texts that the vocabulary cannot write none can be read; where most are such, nothing read is UNTOLD. So are
     pictures, and parts of texts, that are not more like the true ones than like any, as a generator's or a language
-    model's are whatever was sent, and a run that is not ``finished``."""
+    model's are whatever was sent, parts of texts where none as long is at hand to say so, and a run that is not
+    ``finished``."""
     by_pair: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
     for unit in (unit for unit in units if unit["attack"] in attacks):
         for target, score in enumerate(unit["scores"]):
@@ -181,7 +182,10 @@ def verdict(
         name: [max(float(score[name]) for score in scores.values()) for scores in by_pair.values()]
         for name in ("tokens", "ssim")
     }
+    held = [any(score.get("other_tokens") for score in scores.values()) for scores in by_pair.values()]
     texts, parts = (sum(value >= least for value in best["tokens"]) for least in (READ, PARTLY))
+    lone = sum(PARTLY <= value < READ and not there for value, there in zip(best["tokens"], held, strict=True))
+    parts -= lone
     pictures, blurs = (sum(value >= least for value in best["ssim"]) for least in (SEEN, BLURRED))
     labels = gathered(
         (batch, bool(next(scores[name] for name in attacks if name in scores)["label"]))
@@ -197,7 +201,7 @@ def verdict(
     like_text = _alike(list(by_pair.values()), "other_tokens", PARTLY)
     by_any = min(float(binom.sf(count - 1, n, of)) for count, of in zip((pictures, blurs), alike, strict=True))
     as_any = bool(blurs) and by_any > BY_CHANCE and max(best["ssim"]) < CLEAR
-    by_text = float(binom.sf(parts - 1, n, like_text))
+    by_text = float(binom.sf(parts - 1, sum(held), like_text))
     as_text = bool(parts) and not texts and by_text > BY_CHANCE
     shown, outlined = (0, 0) if as_any else (pictures, blurs)
     most, out = max(texts, shown), max(0 if as_text else parts, outlined)
@@ -205,7 +209,15 @@ def verdict(
     partly, lost = sum(bool(one.get("unwritten")) for one in first), sum(one.get("written") == 0 for one in first)
     named = words_told(units)
     worded = named["right"] >= TOLD_WORDS * named["true"] > 0 and named["right"] >= SURE_WORDS * named["named"]
-    unsure = as_any or as_text or by_two <= BY_CHANCE or 2 * right > n or n - lost < LEGIBLE_SHARE * n or not finished
+    unsure = (
+        as_any
+        or as_text
+        or bool(lone)
+        or by_two <= BY_CHANCE
+        or 2 * right > n
+        or n - lost < LEGIBLE_SHARE * n
+        or not finished
+    )
     if not n:
         severity, label = Severity.UNMEASURED, Severity.UNMEASURED.label
     elif most and 2 * most >= n:
@@ -228,7 +240,9 @@ def verdict(
         f"the classes of {right} of {n} pairs{f'; {drawn}' if right and not told else ''}."
         + f" The gradient of the word table names {named['right']} of the texts' {named['true']} words." * worded
         + " Pictures that were in no gradient are as like what came back, so that none is counted." * as_any
-        + " Texts that were in no gradient are as like what came back, so that no part of one is counted." * as_text,
+        + " Texts that were in no gradient are as like what came back, so that no part of one is counted." * as_text
+        + f" Of {counted_words(lone, 'more text')} half came back, too, but no text as long that was in no gradient is at "
+        "hand, so that it is not counted." * bool(lone),
         "lines": [
             f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half."
             + f" So like what came back are {like_text:.0%} of texts as long that were in no gradient: chance does as "
