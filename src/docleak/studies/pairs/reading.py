@@ -209,15 +209,8 @@ def verdict(
     partly, lost = sum(bool(one.get("unwritten")) for one in first), sum(one.get("written") == 0 for one in first)
     named = words_told(units)
     worded = named["right"] >= TOLD_WORDS * named["true"] > 0 and named["right"] >= SURE_WORDS * named["named"]
-    unsure = (
-        as_any
-        or as_text
-        or bool(lone)
-        or by_two <= BY_CHANCE
-        or 2 * right > n
-        or n - lost < LEGIBLE_SHARE * n
-        or not finished
-    )
+    unsure = as_any or as_text or bool(lone) or by_two <= BY_CHANCE or 2 * right > n
+    unsure = unsure or n - lost < LEGIBLE_SHARE * n or not finished
     if not n:
         severity, label = Severity.UNMEASURED, Severity.UNMEASURED.label
     elif most and 2 * most >= n:
@@ -241,8 +234,8 @@ def verdict(
         + f" The gradient of the word table names {named['right']} of the texts' {named['true']} words." * worded
         + " Pictures that were in no gradient are as like what came back, so that none is counted." * as_any
         + " Texts that were in no gradient are as like what came back, so that no part of one is counted." * as_text
-        + f" Of {counted_words(lone, 'more text')} half came back, too, but no text as long that was in no gradient is at "
-        "hand, so that it is not counted." * bool(lone),
+        + f" Of {counted_words(lone, 'more text')} half came back, too, but no text as long that was in no gradient "
+        "is at hand, so that it is not counted." * bool(lone),
         "lines": [
             f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half."
             + f" So like what came back are {like_text:.0%} of texts as long that were in no gradient: chance does as "
