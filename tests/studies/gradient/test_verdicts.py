@@ -670,7 +670,7 @@ def advised(*choices: Choice) -> str:
 def test_advice_follows_from_the_defences_that_were_measured() -> None:
     lines = advised(
         choice("none", 6, 1.0, "severe", 0.8), choice("noise:sigma=1", 0, 0.0, "none", 0.45),
-        choice("clip:norm=1", 6, 1.0, "severe", 0.79), choice("top-k:share=0.5", 2, 0.4, "partial", 0.7),
+        choice("clip:norm=1", 6, 1.0, "severe", 0.79), choice("top-k:share=0.5", 1, 0.4, "partial", 0.7),
         choice("freeze", 0, 0.0, "untold", 0.5),
         choice("noise:sigma=0.1", 0, 0.4, "partial", 0.7), choice("safe-template", 0, None, "none", failed=True),
     )  # fmt: skip
@@ -703,8 +703,14 @@ def test_more_fields_read_are_not_lowered_by_a_rounding_of_the_rest() -> None:
     assert "Did not lower what was read: Gaussian noise of 0.0001" in lines and "Lowered" not in lines
     lines = advised(choice("none", 3, 0.7132, "severe"), choice("noise:sigma=1e-4", 3, 0.7131, "severe"))
     assert "Did not lower" in lines
-    lines = advised(choice("none", 3, 0.7132, "severe"), choice("noise:sigma=1e-2", 2, 0.7132, "partial"))
-    assert "Lowered what was read, without stopping it" in lines
+
+
+@pytest.mark.parametrize(("before", "after", "lowered"), [(6, 5, False), (6, 2, False), (6, 1, True), (1, 1, False)])
+def test_a_field_or_two_fewer_may_be_the_solvers_chance(before: int, after: int, lowered: bool) -> None:
+    """30 of 61 fields for 31 stood under "lowered" (docs/results/defences.md)."""
+    lines = advised(choice("none", before, 0.7, "severe"), choice("clip:norm=1", after, 0.65, "severe"))
+    assert ("Lowered what was read" in lines) is lowered
+    assert ("Read less, but by no more than chance explains: gradient clipped" in lines) is not lowered
 
 
 def test_advice_says_where_nothing_stops_it() -> None:

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 
 from docleak.defenses import DEFENSES, TemplateDefense
 from docleak.documents.pages import gathered, grouped
@@ -15,7 +16,7 @@ from docleak.errors import RunError
 from docleak.files import shaped
 from docleak.metrics.estimate import Estimate
 from docleak.report.pictures import new_figure, svg_figure
-from docleak.report.severity import Judgement, Severity, routes_sentence
+from docleak.report.severity import Cell, Judgement, Severity, routes_sentence
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
 from docleak.spec import counted_words
@@ -28,6 +29,8 @@ from docleak.studies.gradient.utility import TEST_PAGES, Utility
 SAME = 0.002
 #: A model that answers less than this right has not learned enough for a defence to cost it answers.
 LEAST_RIGHT = 0.1
+#: Fewer fields are a defence's doing where chance explains as many with at most this probability.
+BY_CHANCE = 0.05
 AGAIN = "Run docleak defend again."
 COLUMNS = {
     "read": Column("by any route"), "binary": Column("Picture: read exactly", 1, percent=True),
@@ -259,6 +262,7 @@ EFFECTS = {
     "stopped": "Would have stopped what was tried here",
     "in part": "Kept every field that counts from being read exactly, and not from being read in part",
     "lowered": "Lowered what was read, without stopping it",
+    "chance": "Read less, but by no more than chance explains",
     "useless": "Did not lower what was read",
     "unsure": "Nothing was read, but it could not be told whether it helps",
 }
@@ -273,6 +277,8 @@ def _effect(plain: Choice, choice: Choice) -> str:
         return "unsure"
     if not _lowers(plain, choice):
         return "useless"
+    if not _surely(plain, choice):
+        return "chance"
     return "lowered" if _read_count(choice) else "in part"
 
 
@@ -316,6 +322,21 @@ def _lowers(plain: Choice, choice: Choice) -> bool:
     if _read_count(choice) != _read_count(plain):
         return _read_count(choice) < _read_count(plain)
     return (choice.leakage or 0.0) < (plain.leakage or 0.0) - SAME
+
+
+def _surely(plain: Choice, choice: Choice) -> bool:
+    """Whether more fields are read without the defence alone than under it alone than chance explains (sign test over
+    the fields); where as many are read, whether the intervals of the leakage do not meet."""
+    if _read_count(plain) == _read_count(choice):
+        high, low = choice.leak.high, plain.leak.low
+        return high is not None and low is not None and high < low
+    assert plain.said is not None and choice.said is not None
+    read = [[cell is Cell.READ for cell in said.cells] for said in (plain.said, choice.said)]
+    if len(read[0]) == len(read[1]):
+        lost, won = (sum(a and not b for a, b in zip(*pair, strict=True)) for pair in (read, read[::-1]))
+    else:  # not all pages are finished
+        lost, won = sum(read[0]) - sum(read[1]), 0
+    return float(binom.sf(lost - 1, lost + won, 0.5)) <= BY_CHANCE
 
 
 def _untold(choice: Choice) -> bool:
