@@ -105,6 +105,34 @@ def test_what_is_not_known_or_does_not_add_up() -> None:
     assert "against nobody who knows it" in claim_of(seeded).sentence
 
 
+def begun(rounds: int, *sessions: tuple[int, str]) -> Lineage:
+    """A training after so many rounds, which was begun and gone on with in these processes."""
+    plan = replace(PLAN, mechanism=replace(PLAN.mechanism, rounds=rounds))
+    return START.after(Trained("a", "t", plan, sessions=sessions))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "more"),
+    [
+        (begun(9, (0, "u"), (5, "v")), begun(5, (0, "u")), 0),  # an earlier state of the same
+        (begun(5, (0, "u"), (5, "v")), begun(9, (0, "u")), 0),  # copied, and not gone on with
+        (begun(9, (0, "u"), (5, "v")), begun(8, (0, "u"), (5, "w")), 3),  # copied after 5, both gone on with
+        (begun(9, (0, "u")), begun(8, (0, "u"), (5, "w")), 3),  # copied while it ran
+        (begun(6, (0, "u"), (5, "w")), begun(9, (0, "u"), (2, "v"), (7, "x")), 4),
+    ],
+)
+def test_a_copy_that_was_gone_on_with_spent_rounds_of_its_own(one: Lineage, other: Lineage, more: int) -> None:
+    """Both had new noise in each round, and the shorter one counted for nothing."""
+    for parts in ([one, other], [other, one]):
+        whole = united([*parts, parts[0]])
+        rounds = [t.plan.mechanism.rounds for t in whole.trainings if t.plan]
+        assert rounds == [9, more][: 1 + bool(more)]
+        claim = claim_of(whole)
+        assert claim.epsilon == pytest.approx(
+            epsilon_of([replace(PLAN.mechanism, rounds=one) for one in rounds], 1e-5), rel=1e-6
+        )
+
+
 def test_nothing_counts_twice_and_parts_are_united() -> None:
     first = Trained("a", "t", PLAN)
     more = replace(first, plan=replace(PLAN, mechanism=replace(PLAN.mechanism, rounds=9)))
@@ -113,6 +141,7 @@ def test_nothing_counts_twice_and_parts_are_united() -> None:
     assert whole.origin == DECLARED and [t.identity for t in whole.trainings] == ["a", "b"]
     assert whole.trainings[0] == more, "of one training the later state"
     assert united([START, Lineage(UNKNOWN, "x")]).origin == UNKNOWN
+    assert united([START.after(more)] * 2) == START.after(more), "a copy that nobody went on with"
     assert Lineage(UNKNOWN, "x").declared().origin == DECLARED and START.declared() == START
     with pytest.raises(PrivacyError, match="cannot be declared public"):
         START.after(first).declared()

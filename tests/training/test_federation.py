@@ -20,7 +20,7 @@ from docleak.documents.silos import write_silos
 from docleak.errors import DocumentError, FederationError, RunError
 from docleak.models import load_model
 from docleak.models.shipped import CHECKPOINTS
-from docleak.privacy.lineage import Trained
+from docleak.privacy.lineage import Trained, united
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.runs.run import Run
@@ -351,7 +351,15 @@ def test_the_lineage_of_a_start_is_kept_only_once_something_came_of_it(tmp_path:
     assert ledger is not None
     run.write_ledger(ledger.begin_round())
     assert [one.identity for one in run.lineage().trainings] == ["other", run.identity]
+    shutil.copytree(out, tmp_path / "copy")
     assert FederatedRun.open(out, federation).identity == run.identity
+    copy = FederatedRun.open(tmp_path / "copy", federation)  # and gone on with beside the first
+    for one in (run, copy):
+        ledger = one.ledger()
+        assert ledger is not None
+        one.write_ledger(ledger.begin_round())
+    plans = [one.plan for one in united([run.lineage(), copy.lineage()]).trainings if one.plan]
+    assert [plan.mechanism.rounds for plan in plans] == [2, 1], "the second was begun twice, with noise of its own"
     weights.write_bytes(weights.read_bytes() + b" ")
     with pytest.raises(RunError, match="holds results of other weights"):
         FederatedRun.open(out, federation)

@@ -45,6 +45,8 @@ class Trained:
     data it was. ``ledger`` is the digest of the ledger, ``repeatable`` says that noise came from a known seed.
     ``scores`` is how far a unit that was kept to evaluate on can move all its noised scores together, in standard
     deviations of their noise; 0 where none were released. ``unchecked``: nobody saw whether a unit is in two silos.
+    ``sessions`` are the processes that went on with it: how many rounds were begun before, and a random name, by which
+    copies of one training that were both gone on with are told from states of one.
     """
 
     identity: str
@@ -57,6 +59,7 @@ class Trained:
     repeatable: bool = False
     scores: float = 0.0
     unchecked: bool = False
+    sessions: tuple[tuple[int, str], ...] = ()
 
     def spent(self) -> Guarantee | None:
         """What this training by itself guarantees."""
@@ -99,20 +102,43 @@ class Lineage:
 
 
 def united(parts: Sequence[Lineage]) -> Lineage:
-    """The lineage of a model that is put together of several: the least known origin, and all trainings."""
+    """The lineage of a model that is put together of several: the least known origin, and all trainings; of copies of
+    one that were gone on with also what each spent by itself."""
     order: tuple[Origin, ...] = (UNKNOWN, DECLARED, PUBLIC)
     origin = min((part.origin for part in parts), key=order.index)
-    together = Lineage(origin, " and ".join(dict.fromkeys(part.note for part in parts)))
-    for part in parts:
-        for training in part.trainings:
-            before = next((t for t in together.trainings if t.identity == training.identity), None)
-            if before is None or _rounds(before) <= _rounds(training):
-                together = together.after(training)
-    return together
+    trainings: list[Trained] = []
+    every = [training for part in parts for training in part.trainings]
+    for identity in dict.fromkeys(training.identity for training in every):
+        same = [training for training in every[::-1] if training.identity == identity]
+        longest, *others = sorted(same, key=_rounds, reverse=True)
+        trainings.append(longest)
+        counted = [longest]
+        for copy in others:
+            if rounds := min(_beyond(copy, one) for one in counted):
+                counted.append(copy)
+                trainings.append(_apart(copy, rounds))
+    return Lineage(origin, " and ".join(dict.fromkeys(part.note for part in parts)), tuple(trainings))
 
 
 def _rounds(training: Trained) -> int:
     return training.plan.mechanism.rounds if training.plan else 0
+
+
+def _beyond(copy: Trained, other: Trained) -> int:
+    """How many rounds of a training's copy are not the other's: those since one of the two was gone on with alone."""
+    shared = 0
+    while copy.sessions[: shared + 1] == other.sessions[: shared + 1] and shared < len(copy.sessions):
+        shared += 1
+    parted = [of.sessions[shared][0] for of in (copy, other) if len(of.sessions) > shared]
+    return _rounds(copy) - min([*parted, _rounds(copy), _rounds(other)])
+
+
+def _apart(copy: Trained, rounds: int) -> Trained:
+    """What a copy spent by itself, as a training of its own."""
+    plan = copy.plan and replace(copy.plan, mechanism=replace(copy.plan.mechanism, rounds=rounds))
+    what = f"{copy.what}, of which {counted_words(rounds, 'round')} in a copy that was gone on with"
+    name = "-".join([copy.identity, *(session for _, session in copy.sessions[-1:]), "copy"])
+    return replace(copy, identity=name, what=what, plan=plan, epsilon=None)
 
 
 @dataclass(frozen=True)

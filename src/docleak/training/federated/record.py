@@ -132,6 +132,9 @@ class FederatedRun:
         run.write_info("rounds", rounds)
         run.write_info("identity", run.info.get("identity") or secrets.token_hex(8))
         run.write_info("start", (declared_start(start) if start_is_public else start).to_dict())
+        if ledger := training.ledger():
+            sessions = run.info.get("sessions", [])
+            run.write_info("sessions", [*sessions, [ledger.begun, secrets.token_hex(4)]] if ledger.left else sessions)
         return training
 
     @property
@@ -231,6 +234,7 @@ class FederatedRun:
                 f"{counted.accountant} {counted.version}", providers, ledger_digest(self.path / LEDGER),
                 bool(info.get("repeatable")), distance if math.isfinite(distance) else 0.0,
                 bool(info.get("deployed")) and kind == "federated" and spent.mechanism.unit is not Unit.CLIENT,
+                tuple((int(begun), str(name)) for begun, name in info.get("sessions", ())),
             )
         )  # fmt: skip
 
