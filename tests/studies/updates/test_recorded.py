@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from safetensors.torch import save_file, save_model
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 from transformers import AutoTokenizer, LayoutLMv3ForQuestionAnswering, Trainer, TrainerCallback, TrainingArguments
 
 import docleak
@@ -563,6 +564,39 @@ def test_a_resumed_training_on_a_stream_of_pages_is_recorded(tmp_path: Path, cap
     state = SimpleNamespace(is_world_process_zero=True, global_step=3)
     tap.on_train_begin(told, state, None, model=torch.nn.Linear(2, 2), train_dataloader=DataLoader(Stream()))
     assert "not recorded" not in caplog.text
+
+
+def epoch_of_two(out: Path, count: int, *, twice: bool = False) -> dict[str, Any]:
+    """What a tap says of an epoch of ``count`` examples as the first of two processes takes part in it; with ``twice``
+    the tap is among the callbacks twice."""
+    tap, told = docleak.TrainerTap(out), TrainingArguments(str(out), report_to=[], use_cpu=True, max_grad_norm=0)
+    args = SimpleNamespace(**{**vars(told), "world_size": 2, "per_device_train_batch_size": 1, "max_grad_norm": 0})
+    sampler = BatchSampler(SequentialSampler(range(count)), batch_size=1, drop_last=False)
+    loader = DataLoader(range(count), batch_sampler=BatchSamplerShard(sampler, num_processes=2, process_index=0))
+    model = torch.nn.Linear(2, 2)
+    state = SimpleNamespace(is_world_process_zero=True, global_step=0)
+    said = {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.1), "train_dataloader": loader}
+    tap.on_train_begin(args, state, None, **said)
+    for state.global_step, _ in enumerate(loader):
+        for _ in range(1 + twice):
+            tap.on_pre_optimizer_step(args, state, None, **said)
+        torch.nn.init.normal_(model.weight)
+    tap.on_train_end(args, state, None, **said)
+    (update,) = read_updates(out)
+    return {"examples": update.examples, **update.details}
+
+
+def test_of_several_processes_the_pages_of_all_are_recorded(tmp_path: Path) -> None:
+    """Those of the first process alone were: half of what came out was called wrong, half of the fields missed."""
+    whole, filled = epoch_of_two(tmp_path / "whole", 4), epoch_of_two(tmp_path / "filled", 3)
+    assert (whole["batches"], whole["examples"]) == ([[0, 1], [2, 3]], 4) and "not_imitated" not in whole
+    assert filled["examples"] == 3 and "whose shares of every step are not all known" in filled["not_imitated"][0]
+
+
+def test_a_tap_that_is_given_twice_counts_each_step_once(tmp_path: Path) -> None:
+    """An epoch of two steps was said to be one of four."""
+    told = epoch_of_two(tmp_path / "updates", 4, twice=True)
+    assert (told["steps"], told["learning_rates"]) == (2, [0.1, 0.1])
 
 
 def test_a_training_that_is_begun_again_after_an_error_is_recorded_alone(folder: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """Note the rate of the step."""
         if self._start:
-            self._safely(lambda: self._rates.append(float(optimizer.param_groups[0]["lr"])))
+            self._safely(lambda: self._rates.update({state.global_step: float(optimizer.param_groups[0]["lr"])}))
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record the update."""
@@ -61,9 +61,9 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         """Begin anew: of a training that ended by an error nothing is kept."""
         self._restore()
         self._start: dict[str, Tensor] = {}
-        self._rates: list[float] = []
+        self._rates: dict[int, float] = {}  # by step: whoever gives this tap twice is called twice at each
         self._batches: list[list[int]] = []
-        self._labels, self._skipped = "", 0
+        self._labels, self._skipped, self._sharers = "", 0, 1
         self._continued: list[str] = []
 
     def _safely(self, work: Callable[[], object]) -> None:
@@ -87,7 +87,11 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
             self._start = {}
             self.recorder.warn("the weights are shared out among processes, or none is trained; nothing is recorded.")
             return
-        if (sampler := getattr(loader, "batch_sampler", None)) is not None:
+        sampler: Any = getattr(loader, "batch_sampler", None)
+        if (sharers := getattr(sampler, "num_processes", 1)) > 1:  # accelerate's: what all processes get comes from it
+            self._sharers = 1 if sampler.split_batches else sharers
+            sampler = sampler.batch_sampler
+        if sampler is not None:
             self._restore = _watched(sampler, self._batches)
         tokenizer = getattr(processing, "tokenizer", processing)
         if hasattr(tokenizer, "get_added_vocab"):
@@ -108,22 +112,26 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         if not start:
             return
         received, steps = _copied(model), len(self._rates)
-        details = {**_told(args, model, optimizer), **self._seen(args.gradient_accumulation_steps)}
+        details = {**_told(args, model, optimizer), **self._seen(args)}
         if self._labels:
             details["labels"] = self._labels
-        details |= {"steps": steps, "learning_rates": self._rates, **self._source(model)}
+        details |= {"steps": steps, "learning_rates": [*self._rates.values()], **self._source(model)}
         if names := _undecayed(model, optimizer):
             details["undecayed"] = names
-        if told := [*_not_imitated(args, model, optimizer), *self._continued]:
+        told = [*_not_imitated(args, model, optimizer), *self._continued]
+        if args.world_size > 1 and {*map(len, details.get("batches", ()))} != {details["batch_size"]}:
+            told.append(f"batches: {args.world_size} processes, whose shares of every step are not all known")
+        if told:
             details["not_imitated"] = told
         self.recorder.record(Sent(
             1, self.client, start, received, details=details, kind=self.recorder.kind,
             examples=len({number for batch in details.get("batches", ()) for number in batch}),
         ))  # fmt: skip
 
-    def _seen(self, accumulated: int) -> dict[str, Any]:
+    def _seen(self, args: Any) -> dict[str, Any]:
         """The examples of each step, by their numbers in the data set; nothing where the loader did not tell."""
-        used = self._batches[self._skipped :][: len(self._rates) * accumulated]
+        accumulated = args.gradient_accumulation_steps * self._sharers
+        used = self._batches[self._skipped * self._sharers :][: len(self._rates) * accumulated]
         if not used or not all(isinstance(number, int) for batch in used for number in batch):
             return {}
         steps = range(0, len(used), accumulated)
@@ -197,11 +205,10 @@ def _not_imitated(args: Any, model: nn.Module, optimizer: Any) -> list[str]:
         others = [value for value in _values(inner, key) if value or key != "weight_decay"]  # "undecayed" says of none
         if len(others) > 1:
             said.append(f"{what}: {' and '.join(f'{value:g}' for value in others)}, of some weights each")
-    parts, size = args.gradient_accumulation_steps, args.per_device_train_batch_size
+    size = args.per_device_train_batch_size
+    parts = args.gradient_accumulation_steps * args.world_size
     if parts > 1 and size > 1:
         said.append(f"padding: steps add up {parts} batches of {size}, each padded and averaged alone")
-    if args.world_size > 1:
-        said.append(f"batches: {args.world_size} processes, of which one was watched")
     if args.label_smoothing_factor:
         said.append(f"loss: labels smoothed by {args.label_smoothing_factor:g}")
     if args.neftune_noise_alpha:
