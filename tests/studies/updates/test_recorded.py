@@ -281,6 +281,26 @@ def test_dropout_hides_neither_rate_nor_decay(folder: Path, tmp_path: Path) -> N
     assert (values["optimiser"], values["learning_rate"], values["weight_decay"]) == ("adamw", 5e-5, 0.01)
 
 
+def test_a_step_of_adamw_under_autocast_is_thought_of_as_half_precision(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was called another order, another optimiser, another rate, or dropout."""
+    start = Path(docleak.__file__).parent / "models" / "checkpoints" / "layoutlmv3-start"
+    reader = load_model("layoutlmv3-start")
+    monkeypatch.setattr(app, "SIDE", reader.image_size[0])
+    pages = [reader.fit(page) for page in docleak.load_pages(folder / "pages")]
+    model = LayoutLMv3ForQuestionAnswering.from_pretrained(str(start)).eval()
+    save_model(model, str(tmp_path / "before.safetensors"))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(**app.batch_of(AutoTokenizer.from_pretrained(str(start)), pages, True)).loss
+    loss.backward()
+    torch.optim.AdamW(model.parameters(), lr=1e-3).step()
+    torch.save(model.state_dict(), tmp_path / "after.pt")
+    update = weights_pair(tmp_path / "before.safetensors", tmp_path / "after.pt")
+    case = open_case(update, reader, str(folder / "pages"), local="dropout=no")
+    assert not case.round.passes and causes_of(case)[0]["key"] == "precision"
+
+
 def test_what_is_not_confirmed_is_an_assumption(folder: Path, tmp_path: Path) -> None:
     """Noise on top: nothing reproduces it, and the record says whose words these are."""
     model = network(folder)

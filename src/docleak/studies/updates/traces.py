@@ -240,7 +240,7 @@ class Traces:
                             "were sent are not; the rounding hides small gradients", TRACED + 1)  # fmt: skip
             return
         factor, cosine = self.factor
-        if cosine > 0.999 and abs(factor - 1) < 0.02:
+        if cosine > ALIKE and abs(factor - 1) < 0.02:
             yield Cause("precision", f"precision: what was sent differs from what the plan gives by little (cosine "
                         f"{cosine:.5f}), as after computing in half precision, or with other betas, another epsilon, a "
                         "decay of some weights alone, signs alone (Lion) or packed texts", FITTING)  # fmt: skip
