@@ -30,7 +30,7 @@ from docleak.models import load_model, pixels_of
 from docleak.models.vlm.tiny import make_tiny
 from docleak.studies.engine import carry_out
 from docleak.studies.updates.case import UpdateCase, load_start, named_as, open_case
-from docleak.studies.updates.check import check, diagnosed
+from docleak.studies.updates.check import _search, check, diagnosed
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.secure import is_secure
 from docleak.studies.updates.sight import unseen
@@ -289,6 +289,7 @@ def test_a_step_of_adamw_under_autocast_is_thought_of_as_half_precision(
     reader = load_model("layoutlmv3-start")
     monkeypatch.setattr(app, "SIDE", reader.image_size[0])
     pages = [reader.fit(page) for page in docleak.load_pages(folder / "pages")]
+    plan = "optimiser=adamw,learning_rate=1e-3,weight_decay=0.01,batch_size=3,epochs=1,dropout=no"
     model = LayoutLMv3ForQuestionAnswering.from_pretrained(str(start)).eval()
     save_model(model, str(tmp_path / "before.safetensors"))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -297,8 +298,9 @@ def test_a_step_of_adamw_under_autocast_is_thought_of_as_half_precision(
     torch.optim.AdamW(model.parameters(), lr=1e-3).step()
     torch.save(model.state_dict(), tmp_path / "after.pt")
     update = weights_pair(tmp_path / "before.safetensors", tmp_path / "after.pt")
-    case = open_case(update, reader, str(folder / "pages"), local="dropout=no")
-    assert not case.round.passes and causes_of(case)[0]["key"] == "precision"
+    case = open_case(update, reader, str(folder / "pages"), local=plan)
+    (cause,) = _search(case, {})._precision()
+    assert not case.round.passes and "as after computing in half precision" in cause.sentence
 
 
 def test_what_is_not_confirmed_is_an_assumption(folder: Path, tmp_path: Path) -> None:
