@@ -331,9 +331,27 @@ def test_files_that_are_no_weights_are_refused_and_not_run(tmp_path: Path) -> No
     ):  # fmt: skip
         with pytest.raises(FederationError, match=match):
             weights_pair(tmp_path / "start.safetensors", tmp_path / name)
+    torch.save([torch.ones(2)], tmp_path / "list.pt")
+    torch.save({"net": {"a": torch.ones(2)}, "ema": {"a": torch.ones(2)}, "epoch": 3}, tmp_path / "two.pt")
+    for name, match in (
+        ("objects.pt", r"\(types.SimpleNamespace\); nothing in it was run\. Where you trust it, load it yourself"),
+        ("list.pt", r"list\.pt is a list; expected weights by name"),
+        ("two.pt", r"expected a state of weights\. It holds 'net', 'ema', 'epoch': save one of them alone"),
+    ):
+        with pytest.raises(FederationError, match=match):
+            weights_pair(tmp_path / "start.safetensors", tmp_path / name)
     (tmp_path / "empty").mkdir()
     with pytest.raises(FederationError, match=r"empty has no weights; expected one of adapter_model\.safetensors"):
         weights_pair(tmp_path / "empty", tmp_path / "empty")
+
+
+def test_the_only_state_in_a_file_is_it_whatever_it_is_called(tmp_path: Path) -> None:
+    """ "net" was refused, without a word of what is in the file."""
+    begun = {name: torch.from_numpy(value) for name, value in START.items()}
+    ended = {name: value + 1 for name, value in begun.items()}
+    for file, state in (("before.pt", begun), ("after.pt", ended)):
+        torch.save({"net": state, "optimizer": {"state": {0: state}}, "epoch": 3}, tmp_path / file)
+    assert set(weights_pair(tmp_path / "before.pt", tmp_path / "after.pt").shapes()) == set(START)
 
 
 def sharded(folder: Path, state: dict[str, Any]) -> Path:

@@ -318,13 +318,18 @@ def tensors_in(path: Path) -> dict[str, Tensor]:
                 "again."
             ) from fault
     try:
-        return dict(torch.load(path, map_location="cpu", weights_only=True))
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, TypeError, ValueError, EOFError, OSError) as fault:
+        other = re.search(r"GLOBAL (\S+)", str(fault))
         reason = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
         raise ModelError(
-            f"{path} holds more than plain weights, or is damaged ({reason}); nothing in it was run. Convert it to "
-            "model.safetensors where it is trusted."
+            f"{path} holds more than plain weights{'' if other else ', or is damaged'} ({other[1] if other else reason}"
+            "); nothing in it was run. Where you trust it, load it yourself, and save its state_dict() alone as "
+            "model.safetensors."
         ) from fault
+    if not isinstance(state, Mapping):
+        raise ModelError(f"{path} is a {type(state).__name__}; expected weights by name, as state_dict() gives them.")
+    return dict(state)
 
 
 def save_module(folder: Path, kind: str, config: Any, module: nn.Module) -> None:

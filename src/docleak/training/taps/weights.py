@@ -83,18 +83,18 @@ def _weights_in(source: Path, files: Stamps) -> Mapping[str, NDArray[Any]]:
         tensors = {name: value for file in _files_of(source) for name, value in tensors_in(file).items()}
     except ModelError as fault:
         raise FederationError(str(fault)) from fault
-    for key in NESTED:
-        nested: Any = tensors.get(key)
-        if isinstance(nested, Mapping) and nested:
-            tensors = dict(nested)
-            break
+    states = {key: value for key, value in tensors.items() if isinstance(value, Mapping) and _holds_tensors(value)}
+    known = [key for key in NESTED if key in states]
+    if known or (len(states) == 1 and not _holds_tensors(tensors)):
+        tensors = dict(states[[*known, *states][0]])
     arrays = {
         str(name): (value.double() if value.element_size() == 8 else value.float()).numpy()
         for name, value in tensors.items()
         if isinstance(value, Tensor) and value.is_floating_point()
     }
     if not arrays:
-        raise FederationError(f"{source} holds no tensors by name; expected a state of weights.")
+        parts = f" It holds {', '.join(map(repr, [*tensors][:6]))}: save one of them alone." if tensors else ""
+        raise FederationError(f"{source} holds no tensors by name; expected a state of weights.{parts}")
     return arrays
 
 
@@ -134,6 +134,10 @@ def _after(before: Path, after: Path) -> dict[str, NDArray[Any]]:
     named = {names.get(name, name): value for name, value in ended.items()}
     both = [value for name, value in named.items() if name in begun]
     return {n: v for n, v in named.items() if n in begun or not any(np.array_equal(v, one) for one in both)}
+
+
+def _holds_tensors(state: Mapping[Any, Any]) -> bool:
+    return any(isinstance(value, Tensor) for value in state.values())
 
 
 def _some(names: Mapping[str, Any]) -> str:

@@ -120,7 +120,8 @@ def _require_tappable(strategy: Any) -> None:
         )
         raise FederationError(
             f"{kind.__name__} is {why}. Use its namesake in flwr.serverapp.strategy, record at the clients with "
-            "docleak.tap_client, or give two files of weights to docleak audit updates --before A --after B."
+            "docleak.tap_client, transformers' Trainer with callbacks=[docleak.TrainerTap(DIRECTORY)], or give two "
+            "files of weights, before and after any training, to docleak audit updates --before A --after B."
         )
     while strategy is not None:
         if getattr(strategy, MARK, None) is not None:
