@@ -117,6 +117,33 @@ def test_an_attack_changes_nothing_that_others_see(case: Case) -> None:
         asked(Returning(halving), (view, case[1]))
 
 
+def test_what_an_attack_sets_for_the_whole_process_ends_with_it(case: Case) -> None:
+    """The next attack was blamed: of one without gradients, or of mixed types."""
+
+    def setting(view: GradientView, knowledge: Knowledge) -> Finding:
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        return finding(knowledge)
+
+    try:
+        asked(Returning(setting), case)
+        assert torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
+    finally:
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+
+
+def test_an_error_of_an_attack_says_whose_it_is(case: Case) -> None:
+    """It was "KeyError: 'x'" beneath docleak's own frames, of whichever of several attacks."""
+
+    def failing(view: GradientView, knowledge: Knowledge) -> Finding:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError) as fault:
+        asked(Returning(failing), case)
+    assert any("attack 'mine' raised this" in note for note in fault.value.__notes__)
+
+
 def test_attacks_of_docleak_pass(case: Case) -> None:
     for name in ("random", "dlg", "idlg", "inverting-gradients"):
         assert 0 <= asked(ATTACKS.load(name), case).evaluations <= 3

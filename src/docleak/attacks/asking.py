@@ -33,7 +33,11 @@ class Named(Protocol):
 
 
 def called(attack: Any, given: Mapping[str, Any], **how: Any) -> object:
-    """What ``attack.run`` returns, ``given`` by position and ``how`` by name; OwnAttackError where it takes others."""
+    """What ``attack.run`` returns, ``given`` by position and ``how`` by name; OwnAttackError where it takes others.
+
+    What it raises says whose it is; what it sets for the whole process (threads, gradients, the default type) ends with
+    it, for what comes after would fail, or round differently.
+    """
     try:
         inspect.signature(attack.run).bind(*given.values(), **how)
     except TypeError as fault:
@@ -42,11 +46,16 @@ def called(attack: Any, given: Mapping[str, Any], **how: Any) -> object:
             f"attack {attack.name!r}: its run cannot be called ({fault}); expected run({expected}), as in "
             "docs/adding-an-attack.md."
         ) from fault
-    threads = torch.get_num_threads()
+    threads, gradients, kind = torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype()
     try:
         return attack.run(*given.values(), **how)
+    except Exception as fault:
+        fault.add_note(f"attack {attack.name!r} raised this. What is finished is kept; mended, it begins another run.")
+        raise
     finally:
-        torch.set_num_threads(threads)  # sums by another number of threads round differently
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(gradients)
+        torch.set_default_dtype(kind)
 
 
 def is_own(attack: object) -> bool:
