@@ -117,11 +117,19 @@ def test_only_the_exact_gelu_is_replaced(name: str, replaced: bool) -> None:
     assert (type(quicken(layers)[1]) is Gelu) == replaced
 
 
-@pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize(("count", "farthest"), [(32, 128), (64, 256), (10, 7)])
-def test_buckets_are_those_that_transformers_computes(bidirectional: bool, count: int, farthest: int) -> None:
-    positions = torch.arange(-1500, 1501)[None]
-    ours = LayoutEncoder.relative_position_bucket(None, positions, bidirectional, count, farthest)
-    assert torch.equal(
-        ours, STOCK[LayoutEncoder].relative_position_bucket(None, positions, bidirectional, count, farthest)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_biases_of_relative_positions_are_those_that_transformers_computes(batch: int) -> None:
+    """Bit for bit, and laid out alike in memory: what is computed of them is the same, too."""
+    model = load_model("layoutlmv3-start")
+    (ours,), (theirs,) = (
+        [layer for layer in one.module.modules() if isinstance(layer, STOCK[LayoutEncoder])]
+        for one in (model, stock_of(model))
     )
+    assert type(ours) is LayoutEncoder and type(theirs) is STOCK[LayoutEncoder]
+    generator = torch.Generator().manual_seed(0)
+    boxes = torch.randint(0, 1001, (batch, 90, 4), generator=generator)
+    places = torch.randint(0, 700, (batch, 90), generator=generator)
+    for name, given in (("_cal_1d_pos_emb", places), ("_cal_2d_pos_emb", boxes)):
+        mine, stock = (getattr(encoder, name)(given) for encoder in (ours, theirs))
+        assert torch.equal(mine, stock) and mine.is_contiguous() and stock.is_contiguous(), name
+        assert mine.requires_grad == stock.requires_grad

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -98,21 +99,37 @@ class LayoutSelfAttention(LayoutLMv3SelfAttention):  # type: ignore[misc]
 
 
 class LayoutEncoder(LayoutLMv3Encoder):  # type: ignore[misc]
-    """The bucket of each pair's relative position, (B, T, T), is looked up, where transformers takes logarithms."""
+    """The bias of each pair's relative position is looked up in one table, where transformers takes logarithms and then
+    two tables; bit for bit the same."""
 
-    def relative_position_bucket(
-        self, relative_position: Tensor, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128
-    ) -> Tensor:
-        table = _buckets(bidirectional, num_buckets, max_distance, relative_position.device)
-        return table[relative_position.clamp(-max_distance, max_distance) + max_distance]
+    def _cal_1d_pos_emb(self, position_ids: Tensor) -> Tensor:
+        return _biases(self.rel_pos_bias.weight, position_ids, self.rel_pos_bins, self.max_rel_pos)
+
+    def _cal_2d_pos_emb(self, bbox: Tensor) -> Tensor:
+        across, down = (
+            _biases(layer.weight, bbox[:, :, side], self.rel_2d_pos_bins, self.max_rel_2d_pos)
+            for layer, side in ((self.rel_pos_x_bias, 0), (self.rel_pos_y_bias, 3))
+        )
+        return across + down
+
+
+@torch.no_grad()
+def _biases(weight: Tensor, positions: Tensor, count: int, farthest: int) -> Tensor:
+    """Of all pairs of ``positions`` (B, T) and of ``weight``'s heads, (B, heads, T, T), without a derivative, as in
+    transformers."""
+    apart = positions.unsqueeze(-2) - positions.unsqueeze(-1)
+    places = apart.clamp_(-farthest, farthest).add_(farthest)
+    table = weight[:, _buckets(count, farthest, positions.device)]
+    biases = table.index_select(1, places.flatten()).view(len(weight), *places.shape)
+    return biases.transpose(0, 1).contiguous()
 
 
 @lru_cache(maxsize=16)
-def _buckets(bidirectional: bool, count: int, farthest: int, device: torch.device) -> Tensor:
+def _buckets(count: int, farthest: int, device: torch.device) -> Tensor:
     """Of the positions from -``farthest`` to ``farthest``, the last of which stands for all that are farther."""
     with torch.inference_mode(False):
         positions = torch.arange(-farthest, farthest + 1, device=device)
-        return LayoutLMv3Encoder.relative_position_bucket(None, positions, bidirectional, count, farthest)  # type: ignore[no-any-return]
+        return LayoutLMv3Encoder.relative_position_bucket(None, positions, True, count, farthest)  # type: ignore[no-any-return]
 
 
 def _heads(layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,9 +149,10 @@ FASTER: dict[type, type] = {
 }
 
 
-def quicken(module: Module) -> Module:
-    """``module`` itself, its layers made fast in place: parameters, names, hooks and checkpoints stay as they are."""
+def quicken(module: Module, layers: Collection[type] = FASTER.keys()) -> Module:
+    """``module`` itself, those of its ``layers`` made fast in place: parameters, names, hooks and checkpoints stay as
+    they are."""
     for layer in module.modules():
-        if type(layer) in FASTER and getattr(layer, "act", F.gelu) is F.gelu:
+        if type(layer) in layers and getattr(layer, "act", F.gelu) is F.gelu:
             layer.__class__ = FASTER[type(layer)]
     return module

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from docleak.documents.page import Page
 from docleak.errors import ModelError, refuse, those
-from docleak.models.encoders.bros import quicken
+from docleak.models.encoders import bros
 from docleak.models.encoders.heads import Head, MaskedLanguageHead, make_head
 from docleak.models.encoders.questions import ROOM, question_first, with_questions
 from docleak.models.encoders.tasks import CLASSED, TASKS, Task, labelled
@@ -92,7 +92,13 @@ class EncoderNetwork(nn.Module):
         if config.architecture == "layoutlm":
             self.backbone.pooler = Unpooled()
         if config.architecture == "bros":
-            quicken(self.backbone)
+            bros.quicken(self.backbone)
+        if config.architecture == "layoutlmv3":
+            from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder
+
+            from docleak.models.fast import quicken
+
+            quicken(self.backbone, [LayoutLMv3Encoder])  # whose numbers stay what they are bit for bit
         self.embeddings: nn.Embedding = self.backbone.get_input_embeddings()
         self.eye = Eye(config.vision, self.embeddings.embedding_dim, config.resnet) if config.vision else None
         deep = config.has_patches and (config.task == "qa" or 1 + 2 * len(config.classes) >= MANY_LABELS)
