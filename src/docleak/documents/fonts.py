@@ -103,7 +103,7 @@ class Type:
     @property
     def space(self) -> int:
         """Pixels the pen moves between words."""
-        return max(math.ceil(self.size * 2 / 7), round(_advance(self, " ")))
+        return _advances(self).space
 
     def width(self, text: str) -> int:
         """Pixels from the pen to the end of the last word's ink or advance."""
@@ -112,14 +112,26 @@ class Type:
 
     def estimate(self, text: str) -> int:
         """``width`` without rendering or kerning; within a few pixels of it."""
-        words = text.split()
-        letters = sum(math.ceil(sum(_advance(self, letter) for letter in word)) for word in words)
-        return letters + self.space * (len(words) - 1)
+        words, advances = text.split(), _advances(self)
+        letters = sum([math.ceil(sum(map(advances.__getitem__, word))) for word in words])
+        return letters + advances.space * (len(words) - 1)
+
+
+class Advances(dict[str, float]):
+    """How far the pen moves by letter, of one type, and between words."""
+
+    def __init__(self, type_: Type) -> None:
+        super().__init__()
+        self.font = _load(type_.face, type_.size)
+        self.space = max(math.ceil(type_.size * 2 / 7), round(self[" "]))
+
+    def __missing__(self, letter: str) -> float:
+        return self.setdefault(letter, self.font.getlength(letter))
 
 
 @cache
-def _advance(type_: Type, letter: str) -> float:
-    return _load(type_.face, type_.size).getlength(letter)
+def _advances(type_: Type) -> Advances:
+    return Advances(type_)
 
 
 @lru_cache(maxsize=16384)

@@ -248,20 +248,25 @@ def footer_block(sheet: Sheet) -> Block | None:
     return Block(sheet.text.ascent + sheet.text.descent, draw)
 
 
+Grid = NDArray[np.float64]
+#: Where the ink of a logo is, by coordinates -1 to 1.
+LOGOS: dict[str, Callable[[Grid, Grid], NDArray[np.bool_]]] = {
+    "disc": lambda x, y: np.hypot(x, y) < 0.95,
+    "ring": lambda x, y: (np.hypot(x, y) < 0.95) & (np.hypot(x, y) > 0.5),
+    "square": lambda x, y: (np.abs(x) < 0.85) & (np.abs(y) < 0.85) & ~((np.abs(x) < 0.3) & (np.abs(y) < 0.3)),
+    "diamond": lambda x, y: np.abs(x) + np.abs(y) < 0.95,
+    "bars": lambda x, y: (np.floor((x + 1) * 2.5) % 2 == 0) & (y > -0.8 + 0.5 * np.abs(np.floor((x + 1) * 1.25) - 1)),
+    "triangle": lambda x, y: (y < 0.8) & (np.abs(x) < (y + 0.9) / 1.8),
+    "cross": lambda x, y: (np.abs(x) < 0.3) | (np.abs(y) < 0.3),
+}
+
+
+@lru_cache(maxsize=256)
 def logo_ink(shape: str, side: int) -> NDArray[np.uint8]:
     """Ink of a logo in a square of ``side`` pixels."""
     axis = (np.arange(side * FINE) + 0.5) / (side * FINE) * 2 - 1
     x, y = np.meshgrid(axis, axis)
-    radius = np.hypot(x, y)
-    inside = {
-        "disc": radius < 0.95,
-        "ring": (radius < 0.95) & (radius > 0.5),
-        "square": (np.abs(x) < 0.85) & (np.abs(y) < 0.85) & ~((np.abs(x) < 0.3) & (np.abs(y) < 0.3)),
-        "diamond": np.abs(x) + np.abs(y) < 0.95,
-        "bars": (np.floor((x + 1) * 2.5) % 2 == 0) & (y > -0.8 + 0.5 * np.abs(np.floor((x + 1) * 1.25) - 1)),
-        "triangle": (y < 0.8) & (np.abs(x) < (y + 0.9) / 1.8),
-        "cross": (np.abs(x) < 0.3) | (np.abs(y) < 0.3),
-    }[shape]
+    inside = LOGOS[shape](x, y)
     coverage = inside.reshape(side, FINE, side, FINE).mean(axis=(1, 3))
     ink: NDArray[np.uint8] = np.round(coverage * 255).astype(np.uint8)
     return ink
