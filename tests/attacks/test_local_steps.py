@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from docleak.attacks.gradients import local_steps
 from docleak.attacks.gradients.local_steps import CERTAIN, KEPT, ImitatedSteps, Optimiser, SignedStep, Taken
 from docleak.errors import AttackError
 from docleak.models import DocumentModel, trainable
@@ -73,26 +74,35 @@ def test_the_models_own_weights_stay(pair: Any) -> None:
     assert all(torch.equal(before[name], p) for name, p in pair.model.module.named_parameters())
 
 
-def test_what_is_taken_once_is_not_computed_again(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit the same as without: after a first step that another optimiser took, and after the whole way."""
+@pytest.mark.parametrize(("room", "further"), [(local_steps.ROOM, 3), (0, 6)])
+def test_what_is_taken_once_is_not_computed_again(
+    pair: Any, monkeypatch: pytest.MonkeyPatch, room: int, further: int
+) -> None:
+    """Bit for bit the same as without: after a first step that another optimiser took, after the whole way, and from
+    where fewer steps ended. Without room for AdamW's moments nothing goes on from there, and the last KEPT remain."""
     losses, loss = [0], pair.model.loss
 
     def counted(*given: Any) -> Tensor:
         losses[0] += 1
         return loss(*given)
 
-    def simulated(optimiser: Optimiser, taken: Taken | None) -> dict[str, Tensor]:
+    def simulated(optimiser: Optimiser, batches: Any, taken: Taken | None) -> dict[str, Tensor]:
         given = (pair.model, pair.pixels, pair.inputs, pair.view.names)
-        return ImitatedSteps(optimiser, BATCHES, (0, 1)).simulate(*given, create_graph=False, taken=taken)
+        return ImitatedSteps(optimiser, batches, (0, 1)).simulate(*given, create_graph=False, taken=taken)
 
     monkeypatch.setattr(pair.model, "loss", counted)
+    monkeypatch.setattr(local_steps, "ROOM", room)
     taken, sgd, adamw = Taken(), Optimiser("sgd", 0.05), Optimiser("adamw", 1e-3, weight_decay=0.1, max_norm=0.3)
-    for optimiser, computed in ((sgd, 3), (adamw, 2), (adamw, 0), (sgd, 0), (replace(sgd, learning_rate=0.1), 2)):
-        alone, losses[0] = simulated(optimiser, None), 0
-        ours = simulated(optimiser, taken)
+    longer = BATCHES * 2
+    for optimiser, batches, computed in (
+        (sgd, BATCHES, 3), (adamw, BATCHES, 2), (adamw, BATCHES, 0), (sgd, BATCHES, 0), (sgd, longer, 3),
+        (adamw, longer, further), (replace(sgd, learning_rate=0.1), BATCHES, 2),
+    ):  # fmt: skip
+        alone, losses[0] = simulated(optimiser, batches, None), 0
+        ours = simulated(optimiser, batches, taken)
         assert losses[0] == computed
         assert all(torch.equal(ours[name], value) for name, value in alone.items())
-    assert len(taken.kept) == KEPT
+    assert len(taken.kept) == (6 if room else KEPT)
 
 
 @pytest.mark.parametrize("optimiser", [Optimiser("sgd", 0.05), Optimiser("adamw", 1e-3)], ids=["sgd", "adamw"])

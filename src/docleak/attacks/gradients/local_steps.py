@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -171,16 +171,17 @@ class ImitatedSteps:
         Every step trains all that is trainable and not ``frozen``, and is a function of the pixels through all steps
         before it where ``create_graph`` says so. The model's own weights stay as they are. ``taken`` keeps the gradient
         of the first step, and where several led, for other calls of the same model, pixels and inputs without a graph:
-        other optimisers begin with the same gradient.
+        other optimisers begin with the same gradient, and more steps of the same go on where fewer ended.
         """
-        if taken and (moved := taken.of(self)) is not None:
-            return {name: moved[name] / self.steps for name in names}
         start = {name: p.detach() for name, p in trainable(model.module) if name not in self.frozen}
         loss, o = _Loss(model, self.batching), self.optimiser
-        state = _State({name: torch.zeros_like(value) for name, value in start.items()})
-        for batch in self.batches:
+        state = taken.led(self) if taken else None
+        if state is None:
+            state = _State({name: torch.zeros_like(value) for name, value in start.items()})
+        for batch in self.batches[state.count :]:
             first = (batch, self.batching, self.frozen)
-            gradient = taken.of(first) if taken and not state.count else None
+            known = taken.of(first) if taken and not state.count else None
+            gradient = known.moved if known else None
             if gradient is None:
                 weights = {
                     name: (state.kept_of(o, name) * value - o.learning_rate * state.moved[name]).requires_grad_(True)
@@ -194,46 +195,11 @@ class ImitatedSteps:
                     for (name, p), g in zip(weights.items(), grads, strict=True)
                 }
                 if taken and not state.count:
-                    taken.keep(first, gradient)
+                    taken.keep(first, _State(gradient))
             state = _STEPS[o.kind](o, state, _clipped(gradient, o.max_norm))
         if taken and self.steps > 1:
-            taken.keep(self, state.moved)
+            taken.keep(self, state)
         return {name: state.moved[name] / self.steps for name in names}
-
-
-#: How many results ``Taken`` keeps.
-KEPT = 3
-Key = tuple[tuple[int, ...], Batching, frozenset[str]] | ImitatedSteps
-
-
-@dataclass
-class Taken:
-    """Gradients at theta_0 by their batch, and where several steps led by these: the last KEPT, for they are large."""
-
-    kept: dict[Key, Named] = field(default_factory=dict)
-
-    def of(self, key: Key) -> Named | None:
-        """What is kept, from now on as the last, or None."""
-        if key in self.kept:
-            self.kept[key] = self.kept.pop(key)
-        return self.kept.get(key)
-
-    def keep(self, key: Key, value: Named) -> None:
-        self.kept[key] = value
-        if len(self.kept) > KEPT:
-            del self.kept[next(iter(self.kept))]
-
-
-class _Loss(nn.Module):
-    """A model's loss of a batch as a module, whose parameters ``functional_call`` can exchange."""
-
-    def __init__(self, model: DocumentModel, batching: Batching) -> None:
-        super().__init__()
-        self.module = model.module
-        self.model, self.batching = model, batching
-
-    def forward(self, pixels: Tensor, inputs: Sequence[Encoded], owners: Sequence[int]) -> Tensor:
-        return self.batching.loss(self.model, pixels, inputs, owners)
 
 
 @dataclass(frozen=True)
@@ -251,6 +217,57 @@ class _State:
 
     def kept_of(self, o: Optimiser, name: str) -> float:
         return 1.0 if name in o.undecayed else self.kept
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        parts = (part.values() for part in (self.moved, self.first, self.second) if part)
+        return sum(value.nbytes for part in parts for value in part)
+
+
+#: How many results ``Taken`` keeps whatever their size, and up to how many bytes more of them.
+KEPT, ROOM = 3, 1 << 26
+Key = tuple[tuple[int, ...], Batching, frozenset[str]] | ImitatedSteps
+
+
+@dataclass
+class Taken:
+    """Gradients at theta_0 by their batch, as ways of a step of 1, and where several steps led by these: the last KEPT,
+    for they may be large, and more where there is ROOM."""
+
+    kept: dict[Key, _State] = field(default_factory=dict)
+
+    def of(self, key: Key) -> _State | None:
+        """What is kept, from now on as the last, or None."""
+        if key in self.kept:
+            self.kept[key] = self.kept.pop(key)
+        return self.kept.get(key)
+
+    def led(self, steps: ImitatedSteps) -> _State | None:
+        """Where these steps led, or the most of the first of them that are kept with all that a next step needs."""
+        for count in range(steps.steps, 1, -1):
+            state = self.of(replace(steps, batches=steps.batches[:count]))
+            if state and (count == steps.steps or state.first or steps.optimiser.kind == "sgd"):
+                return state
+        return None
+
+    def keep(self, key: Key, state: _State) -> None:
+        """``state``; of a large one only where it led."""
+        self.kept[key] = state if state.size <= ROOM else replace(state, first=None, second=None)
+        while len(self.kept) > KEPT and sum(one.size for one in self.kept.values()) > ROOM:
+            del self.kept[next(iter(self.kept))]
+
+
+class _Loss(nn.Module):
+    """A model's loss of a batch as a module, whose parameters ``functional_call`` can exchange."""
+
+    def __init__(self, model: DocumentModel, batching: Batching) -> None:
+        super().__init__()
+        self.module = model.module
+        self.model, self.batching = model, batching
+
+    def forward(self, pixels: Tensor, inputs: Sequence[Encoded], owners: Sequence[int]) -> Tensor:
+        return self.batching.loss(self.model, pixels, inputs, owners)
 
 
 def _sgd(o: Optimiser, state: _State, gradient: Named) -> _State:
