@@ -193,16 +193,22 @@ def assumed(count: int, plan: LocalPlan) -> Batches:
 
 def gap(one: Named, other: Named, names: Sequence[str]) -> float:
     """|one - other|² / |one|² over ``names``; infinite where ``one`` is zero."""
-    wrong = sum(float((one[n].double() - other[n].double()).square().sum()) for n in names)
-    whole = sum(float(one[n].double().square().sum()) for n in names)
+    wrong = whole = 0.0
+    for n in names:
+        there = one[n].double()
+        wrong += float((there - other[n].double()).square().sum())
+        whole += float(there.square().sum())
     return wrong / whole if whole else float("inf")
 
 
 def agreement(sent: Named, ours: Named, names: Sequence[str]) -> tuple[float, float]:
     """(factor, cosine): what times ``ours`` comes closest to ``sent``, and how well their directions agree."""
-    dot = sum(float((sent[n].double() * ours[n].double()).sum()) for n in names)
-    power = sum(float(ours[n].double().square().sum()) for n in names)
-    whole = sum(float(sent[n].double().square().sum()) for n in names)
+    dot = power = whole = 0.0
+    for n in names:
+        came, made = sent[n].double(), ours[n].double()
+        dot += float((came * made).sum())
+        power += float(made.square().sum())
+        whole += float(came.square().sum())
     return (dot / power, dot / (power * whole) ** 0.5) if power and whole else (0.0, 0.0)
 
 
