@@ -159,7 +159,7 @@ def test_it_is_self_contained_and_every_picture_is_described(page: Outline) -> N
 
 
 def test_the_style_loads_nothing(run: Run) -> None:
-    text = (run.path / "report.html").read_text("utf-8")
+    text = write_report(run).read_text("utf-8")
     assert not re.search(r"https?://|@import|url\(|//[a-z]+\.", re.sub(r"data:image/png;base64,[^\"]*", "", text))
 
 
