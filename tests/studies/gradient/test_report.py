@@ -379,9 +379,12 @@ def test_runs_that_differ_in_pages_or_budgets_are_not_joined(make_run: MakeRun, 
     first = make_run(tmp_path / "a", models=("donut-start",), attacks=("gi-dqa",))
     budget = make_run(tmp_path / "b", models=("donut-start",), attacks=("dlg",), budget=50)
     pages = make_run(tmp_path / "c", models=("donut-start",), attacks=("dlg",), page_at=1)
-    for other, fault in ((budget, "budgets differ"), (pages, "pages differ"), (first, "more than one run")):
+    again = make_run(tmp_path / "d", models=("donut-start",), attacks=("gi-dqa",))
+    twice = "more than one run|one run, which was copied"
+    for other, fault in ((budget, "budgets differ"), (pages, "pages differ"), (again, twice)):
         with pytest.raises(RunError, match=fault):
             write_report([first, other])
+    assert write_report([first, first]).is_file(), "named twice it counts once"
 
 
 def test_the_summary_is_short_and_agrees(run: Run) -> None:
