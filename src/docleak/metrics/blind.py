@@ -7,9 +7,10 @@ attack says what training left behind.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import PIL.Image
@@ -41,24 +42,25 @@ def blind_auc(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_], *
     """
     numbers = [np.mean([_numbers(page) for page in pages], axis=0) for pages in documents]
     of = [(_words(seed), [_text(pages) for pages in documents]), (_places(seed), numbers)]
-    return _told(of, documents, members, seed)
+    return _told(of, [pages[0].provider for pages in documents], members, seed)
 
 
-def wording_auc(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_], *, seed: int) -> Estimate:
-    """The same by the words of the questions alone: members (D,) that are asked in other words than the rest may be
-    answered better for that. 1/2 where all are asked in the same. AttackError as ``blind_auc``."""
-    asked = [" ".join(["asked", *(q.text for page in pages for q in page.questions)]) for pages in documents]
-    return _told([(_words(seed), asked)], documents, members, seed)
+def wording_auc(
+    asked: Sequence[Sequence[str]], providers: Sequence[str], members: NDArray[np.bool_], *, seed: int
+) -> Estimate:
+    """The same by the words of the questions alone, those ``asked`` of each document, whose provider is in
+    ``providers``: members (D,) that are asked in other words than the rest may be answered better for that. 1/2 where
+    all are asked in the same, however often. AttackError as ``blind_auc``."""
+    return _told([(_Questions(seed), asked)], providers, members, seed)
 
 
 def _told(
-    of: Sequence[tuple[Pipeline, Sequence[Any]]], documents: Sequence[Sequence[Page]], members: NDArray[np.bool_],
-    seed: int,
-) -> Estimate:  # fmt: skip
+    of: Sequence[tuple[_Classifier, Sequence[Any]]], providers: Sequence[str], members: NDArray[np.bool_], seed: int
+) -> Estimate:
     """AUC of the mean rank by each classifier, which learns from its view of the documents."""
     require_enough(int(members.sum()), int((~members).sum()))
-    scores, folds = np.zeros(len(documents)), StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
-    for train, test in folds.split(scores, members, _together(documents)):
+    scores, folds = np.zeros(len(providers)), StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
+    for train, test in folds.split(scores, members, _together(providers)):
         told = [_ranks(classifier, [seen[i] for i in train], members[train], [seen[i] for i in test])
                 for classifier, seen in of]  # fmt: skip
         scores[test] = np.mean(told, axis=0)
@@ -85,12 +87,40 @@ def _widened(auc: Estimate) -> Estimate:
     return replace(auc, low=max(low, 0.0), high=min(high, 1.0))
 
 
-def _together(documents: Sequence[Sequence[Page]]) -> list[str]:
+def _together(providers: Sequence[str]) -> list[str]:
     """The group of each document: its provider, if that has no more than half a fold of them, else itself."""
-    names = [pages[0].provider for pages in documents]
-    most = max(2, len(names) // (2 * FOLDS))
-    shared = {name for name in names if name and names.count(name) <= most}
-    return [f"provider {name}" if name in shared else str(number) for number, name in enumerate(names)]
+    most, count = max(2, len(providers) // (2 * FOLDS)), Counter(providers)
+    return [
+        f"provider {name}" if name and count[name] <= most else str(number) for number, name in enumerate(providers)
+    ]
+
+
+class _Classifier(Protocol):
+    """What learns members from a view of each document, and says of others how like them they are."""
+
+    def fit(self, seen: Any, members: NDArray[np.bool_]) -> _Classifier: ...
+
+    def decision_function(self, seen: Any) -> NDArray[np.float64]: ...
+
+
+class _Questions:
+    """Learns from each question alone, and says of a document the mean over its own: of how many there are it knows
+    nothing."""
+
+    def __init__(self, seed: int) -> None:
+        self.words = _words(seed)
+
+    def fit(self, seen: Sequence[Sequence[str]], members: NDArray[np.bool_]) -> _Questions:
+        counts = [max(1, len(texts)) for texts in seen]
+        self.words.fit(self._texts(seen), np.repeat(members, counts))
+        return self
+
+    def decision_function(self, seen: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+        ends = np.cumsum([max(1, len(texts)) for texts in seen])[:-1]
+        return np.array([part.mean() for part in np.split(self.words.decision_function(self._texts(seen)), ends)])
+
+    def _texts(self, seen: Sequence[Sequence[str]]) -> list[str]:
+        return [f"asked {text}" for texts in seen for text in texts or ("nothing",)]
 
 
 def _words(seed: int) -> Pipeline:
@@ -104,7 +134,7 @@ def _places(seed: int) -> Pipeline:
     return make_pipeline(StandardScaler(), LogisticRegression(C=0.1, solver="liblinear", random_state=seed))
 
 
-def _ranks(classifier: Pipeline, learned: Any, members: NDArray[np.bool_], asked: Any) -> NDArray[np.float64]:
+def _ranks(classifier: _Classifier, learned: Any, members: NDArray[np.bool_], asked: Any) -> NDArray[np.float64]:
     """What the classifier says of the documents of a fold, as ranks in 0..1."""
     said = classifier.fit(learned, members).decision_function(asked)
     return np.asarray((rankdata(said) - 0.5) / len(said))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from docleak.attacks.answers.asking import Item, Spoken
-from docleak.documents.blue_red import RED_POSITIVE, BlueRedPlan
+from docleak.documents.blue_red import RED_NEGATIVE, RED_POSITIVE, BlueRedPlan
 from docleak.documents.blue_red_files import BlueRed, open_issuers, read_blue_red, write_blue_red
 from docleak.documents.folder import save
 from docleak.documents.loaders import load_pages
@@ -23,6 +23,7 @@ from docleak.privacy.lineage import Fingerprints
 from docleak.report.measure import MEMBERSHIP, MEMORY, SHOWN, difference
 from docleak.report.severity import Severity
 from docleak.studies.answers.bench import Bench
+from docleak.studies.answers.clear import sure_low
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.measured import measures_of
 from docleak.studies.answers.measures import disclosure, membership, memorisation
@@ -102,6 +103,30 @@ def test_questions_that_members_alone_are_asked_so_show_no_membership(blue_red: 
     assert gated.value is None and "worded otherwise" in gated.why
     assert SHOWN not in [one.what for one in measures_of(worse)]
     assert severity_of(memory | {"whose": right | told[0]}) is Severity.SEVERE, "keys of docleak's own words"
+
+
+def test_members_that_are_asked_more_in_the_same_words_are_not_worded_apart(blue_red: BlueRed, tmp_path: Path) -> None:
+    """Six questions a provider for two: the words of six told members, and who took part could not be told."""
+    rng, words = np.random.default_rng(0), [f"{ask} {what}?" for ask in ("Tell me the", "Give") for what in "abcdefgh"]
+    parts = dict(blue_red.parts)
+    for part, count in ((RED_POSITIVE, 6), (RED_NEGATIVE, 2)):
+        pages = [
+            replace(page, questions=tuple(replace(page.questions[0], text=one) for one in rng.choice(words, count)))
+            for page in {page.provider: page for page in reversed(blue_red.pages(part))}.values()
+        ]
+        parts[part] = tmp_path / part
+        save(pages, parts[part])
+    told = Estimate.of_json(worded(replace(blue_red, coins=0.0, parts=parts), seed=0)["wording"])
+    assert told.low is not None and told.low <= 0.5 and told.of == "providers"
+
+
+def test_words_that_tell_members_worse_than_chance_tell_nothing() -> None:
+    """Of two phrasings that both sides have as often a classifier learns the wrong one (AUC 0.26 of 20 fair draws)."""
+    below, above = ({"wording": Estimate(0.5 + by, 0.45 + by, 0.55 + by).to_json()} for by in (-0.2, 0.2))
+    right = {"members": 40, "strangers": 0, "others": 38, "seen": 0}
+    leak = record(-0.01, 0.6, 0.1)
+    assert severity_of(leak | {"whose": right | below}) is Severity.PARTIAL
+    assert severity_of(leak | {"whose": right | above}) is Severity.UNTOLD
 
 
 def test_losses_that_are_no_numbers_are_left_out(blue_red: BlueRed) -> None:
@@ -199,6 +224,32 @@ def test_what_the_public_model_gave_before_is_no_memory_of_the_training(blue_red
     both = [next(one for one in measures_of(of) if one.what == MEMORY) for of in (learnt, learnt)]
     told = difference(*both, np.random.default_rng(0), same=True)
     assert told.paired and told.estimate.value == 0 and told.estimate.groups >= FEWEST, "an interval over providers"
+
+
+def both_ways(gained: tuple[float, float, float], beyond: tuple[float, float, float], **more: Any) -> dict[str, Any]:
+    """A record without coins of which nothing else shows: a memory over the public model's, and beyond its gap."""
+    numbers = {"gained_acc": gained, "beyond_acc": beyond, "gap_acc": beyond, "positive_acc": (0.3, 0.2, 0.4)}
+    of = {name: Estimate(*ends, 40, 20) for name, ends in (numbers | {"negative_acc": (0.3, 0.2, 0.4)}).items()}
+    return record(-0.01, 0.4, -0.1) | {"memorisation": found({"provider_name": of}, coins=0.0)} | more
+
+
+def test_nothing_found_excludes_a_memory_beyond_others_and_one_beyond_the_public_model() -> None:
+    """A training that teaches members' values as others are forgotten gains nothing over the public model."""
+    none, unsure = (0.0, -0.05, 0.05), (0.3, -0.02, 0.6)
+    assert severity_of(both_ways(none, none)) is Severity.NONE
+    for numbers in ((none, unsure), (unsure, none)):
+        said = both_ways(*numbers)
+        assert severity_of(said) is Severity.UNTOLD and "do not exclude that 60 %" in headline_of(said)
+        (gate,) = [one.estimate for one in measures_of(said) if one.what == MEMORY]
+        assert (gate.value, gate.low, gate.high) == (0.0, -0.05, 0.6)
+
+
+def test_a_memory_is_sure_where_both_of_its_numbers_are_for_all_providers_numbers() -> None:
+    """The one with the lower end at 95 % was looked at alone, and of several numbers the other is less sure."""
+    sure, wide = (0.05, 0.03, 0.07), (0.5, 0.04, 0.9)
+    assert severity_of(both_ways(sure, sure)) is Severity.SEVERE
+    assert sure_low(Estimate(*wide), both_ways(sure, wide)) < 0
+    assert severity_of(both_ways(sure, wide)) is not Severity.SEVERE
 
 
 def test_who_is_told_by_the_public_model_as_well_did_not_take_part_for_that(blue_red: BlueRed, tmp_path: Path) -> None:

@@ -133,9 +133,9 @@ def unsound_of_providers(record: Record) -> str:
 
 def worded_apart(record: Record) -> str:
     """Why what tells members from others may be how they are asked; "" where questions are worded alike, or it is not
-    known that they are not."""
+    known that they are not: words that tell them worse than chance tell nothing, a classifier learned from them."""
     told = Estimate.of_json(record.get("whose", {}).get("wording", {"value": None}))
-    if told.low is None or told.high is None or told.low <= 0.5 <= told.high:
+    if told.low is None or told.low <= 0.5:
         return ""
     return (
         "the questions about members' documents are worded otherwise than those about others': their words alone tell "

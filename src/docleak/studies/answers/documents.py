@@ -187,8 +187,11 @@ def controls_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str,
     reference, which saw neither set."""
     documents = sides.all()
     members = np.array([name in sides.members for name in documents])
-    blind = {BLIND: blind_auc, WORDING: wording_auc}
-    controls = {name: auc(list(documents.values()), members, seed=seed) for name, auc in blind.items()}
+    asked_in = [[question.text for page in pages for question in page.questions] for pages in documents.values()]
+    controls = {
+        BLIND: blind_auc(list(documents.values()), members, seed=seed),
+        WORDING: wording_auc(asked_in, [pages[0].provider for pages in documents.values()], members, seed=seed),
+    }
     if asked[0].references:
         blank = [replace(one, loss=one.references[0]) for one in asked]
         controls[UNTRAINED] = _rates(DOCUMENTS.load("loss").run(blank), asked, sides, LEVEL, seed)["auc"]

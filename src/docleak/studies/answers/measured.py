@@ -137,7 +137,8 @@ def _memory(record: Record, name: str) -> list[Measure]:
             for side in (True, False)
         )  # fmt: skip
         gap, doubts = memory_in(record)[key], _unsound(record) or _doubt(untaken(record, "memorisation"))
-        less = {} if gap == of.get("gained_acc") else less  # of members' answers alone
+        alone = of.get("gained_acc")  # of members' answers
+        less = {} if alone and (gap.value, gap.low) == (alone.value, alone.low) else less
         if "beyond_acc" in of and not all("public" in row for row in rows):
             by, less = {}, {}  # which hold what the release alone was right about
         gap = gap if gap.low is not None else replace(gap, why=FEW)

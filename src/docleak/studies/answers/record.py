@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from docleak.metrics.estimate import Estimate
@@ -70,16 +70,24 @@ def least_of(numbers: Mapping[str, Estimate]) -> int:
 
 
 def memory_in(record: Record) -> dict[str, Estimate]:
-    """Key -> how much oftener hidden values of members are told than others'; where the public model was asked, beyond
-    its own difference, or than it told members' itself, whichever is less sure."""
+    """Key -> how much oftener hidden values of members are told than others', or what is ``weaker`` of more numbers."""
+    return {key: weaker(*of) for key, of in memories_in(record).items()}
+
+
+def memories_in(record: Record) -> dict[str, list[Estimate]]:
+    """Key -> the numbers that show a memory together: how much oftener hidden values of members are told than others';
+    where the public model was asked, beyond its own difference, and than it told members' itself."""
     numbers = numbers_in(record, "memorisation")
     both = {key: [of[name] for name in ("gained_acc", "beyond_acc") if name in of] for key, of in numbers.items()}
-    return {key: weaker(*both[key]) if both[key] else of["gap_acc"] for key, of in numbers.items()}
+    return {key: both[key] or [of["gap_acc"]] for key, of in numbers.items()}
 
 
 def weaker(*numbers: Estimate) -> Estimate:
-    """The one with the lowest lower end, or without one."""
-    return min(numbers, key=lambda one: -math.inf if one.low is None else one.low)
+    """The one with the lowest lower end, or without one; its upper end is the highest, for one of them may be so large
+    and the other be low for another reason."""
+    highs = [one.high for one in numbers if one.high is not None]
+    least = min(numbers, key=lambda one: -math.inf if one.low is None else one.low)
+    return replace(least, high=max(highs) if len(highs) == len(numbers) else None)
 
 
 def untaken(record: Record, measure: str) -> str:

@@ -25,6 +25,7 @@ from docleak.studies.answers.record import (
     best_attack,
     best_score,
     measured_in,
+    memories_in,
     memory_in,
     not_measured,
     numbers_in,
@@ -87,12 +88,12 @@ def fields_known(record: Record) -> bool:
 
 
 def _severity_of_providers(record: Record) -> Severity:
-    gaps = list(memory_in(record).values())
-    if any(sure_low(gap, record) > 0 for key, gap in memory_in(record).items() if _asked_alike(record, key)):
+    sure = {key: all(sure_low(one, record) > 0 for one in of) for key, of in memories_in(record).items()}
+    if any(sure[key] for key in sure if _asked_alike(record, key)):
         return Severity.SEVERE
     if _tells_members(record) or _disclosed(record):
         return Severity.PARTIAL
-    measured = [gap.low is not None for gap in gaps]
+    measured = [gap.low is not None for gap in memory_in(record).values()]
     if "membership" in record:
         measured += [one.accuracy.low is not None for one in attacks_in(record)] or [False]
     measured += [False] * len(not_measured(record))

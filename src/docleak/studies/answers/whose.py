@@ -21,7 +21,7 @@ from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.loaders import load_pages
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page
-from docleak.documents.pages import grouped, joined, provider_names
+from docleak.documents.pages import joined, provider_names
 from docleak.metrics.blind import FOLDS, wording_auc
 from docleak.privacy.lineage import Fingerprints
 from docleak.report.measure import measured
@@ -65,12 +65,16 @@ def seen_by_public(blue_red: BlueRed, known: Fingerprints | None) -> dict[str, i
 def worded(blue_red: BlueRed, *, seed: int) -> dict[str, Any]:
     """The AUC ("wording") by which the words of the questions alone tell members from others, where no coins chose
     them: with coins they differ by chance alone. {} where there are too few providers to tell."""
-    pages = joined([blue_red.pages(RED_POSITIVE), blue_red.pages(RED_NEGATIVE)])
-    documents, known = grouped(pages, lambda page: page.provider), set(map(provider_key, blue_red.members))
-    members = np.array([provider_key(name) in known for name in documents])
-    if blue_red.coins or min(members.sum(), (~members).sum()) < FOLDS:
+    if blue_red.coins:
         return {}
-    return {"wording": replace(wording_auc(list(documents.values()), members, seed=seed), of="providers").to_json()}
+    asked: dict[str, list[str]] = {}
+    for page in joined([blue_red.pages(RED_POSITIVE), blue_red.pages(RED_NEGATIVE)]):
+        asked.setdefault(provider_key(page.provider), []).extend(question.text for question in page.questions)
+    members = np.array([*map(set(map(provider_key, blue_red.members)).__contains__, asked)])
+    if min(members.sum(), (~members).sum()) < FOLDS:
+        return {}
+    told = wording_auc([*asked.values()], [*asked], members, seed=seed)
+    return {"wording": replace(told, of="providers").to_json()}
 
 
 def by_losses(blue_red: BlueRed, release: Asker, public: Asker | None, *, seed: int) -> dict[str, Any]:
