@@ -130,8 +130,9 @@ def runs_at(paths: Sequence[Path]) -> list[Run]:
     """These runs, each once, then those that lie in their folders and were not named. RunError for a run and its copy,
     which would be taken for two."""
     known = {path.resolve(): path for path in reversed(paths)}
-    runs = [Run.load(path) for path in dict.fromkeys(known[path.resolve()] for path in paths)]
-    for file in (file for path in dict.fromkeys(paths) for file in sorted(path.glob("*/run.json"))):
+    named = [*dict.fromkeys(known[path.resolve()] for path in paths)]
+    runs = [Run.load(path) for path in named]
+    for file in (file for path in named for file in sorted(path.glob("*/run.json"))):
         run = Run(file.parent)
         if file.parent.resolve() not in known and (run.kind in STUDIES or run.kind in _GIVEN or ":" in run.kind):
             runs.append(run)

@@ -16,7 +16,7 @@ from docleak.models import Encoded
 from docleak.report.page import joined
 from docleak.report.severity import Severity
 from docleak.studies.engine import carry_out
-from docleak.studies.registry import report_on
+from docleak.studies.registry import report_on, runs_at
 from docleak.studies.servers.config import ServersConfig
 from docleak.studies.servers.study import ServersStudy, beside_public, of_one, of_tokens, part_of, share, summed
 from tests.small import small_donut
@@ -202,5 +202,8 @@ def test_a_run_that_was_copied_is_one_run(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, folder / "backup")
     with pytest.raises(RunError, match="are one run, which was copied"):
         report_on([folder])
+    shutil.rmtree(folder / "units")  # a run of which nothing is finished, and one within it
+    (tmp_path / "link").symlink_to(folder)
+    assert [one.path for one in runs_at([folder, tmp_path / "link"])] == [folder, folder / "backup"]
     once, twice = (report_on([run] * count, tmp_path / "report")[1][0] for count in (1, 2))
     assert twice.tables["servers"].to_json() == once.tables["servers"].to_json(), "named twice it counts once"
