@@ -10,6 +10,7 @@ import torch
 
 from docleak.attacks.gradients import ATTACKS, Finding, GradientView, Knowledge
 from docleak.attacks.gradients.asking import ask
+from docleak.cli import main
 from docleak.documents import blank_template, private_mask
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
@@ -142,6 +143,26 @@ def test_an_error_of_an_attack_says_whose_it_is(case: Case) -> None:
     with pytest.raises(KeyError) as fault:
         asked(Returning(failing), case)
     assert any("attack 'mine' raised this" in note for note in fault.value.__notes__)
+
+
+def test_the_command_line_says_whose_a_refusal_is_and_not_of_docleaks_own_attacks(
+    case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only what is no DocleakError, whose traceback is shown, told it; of docleak's own none is to be mended."""
+
+    def refusing(*given: object, **how: object) -> Finding:
+        raise AttackError("no such thing")
+
+    monkeypatch.setattr("sys.argv", ["docleak", "models"])
+    monkeypatch.setattr("docleak.cli.app.command_line", lambda: lambda standalone_mode: asked(attacks.pop(), case))
+    theirs = ATTACKS.load("dlg")
+    monkeypatch.setattr(type(theirs), "run", refusing)
+    attacks: list[Any] = [theirs, Returning(refusing)]
+    for named in (True, False):
+        with pytest.raises(SystemExit):
+            main()
+        said = capsys.readouterr().err
+        assert "no such thing" in said and ("attack 'mine' raised this" in said) is named and "'dlg'" not in said
 
 
 def test_attacks_of_docleak_pass(case: Case) -> None:

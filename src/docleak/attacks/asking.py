@@ -35,8 +35,8 @@ class Named(Protocol):
 def called(attack: Any, given: Mapping[str, Any], **how: Any) -> object:
     """What ``attack.run`` returns, ``given`` by position and ``how`` by name; OwnAttackError where it takes others.
 
-    What it raises says whose it is; what it sets for the whole process (threads, gradients, the default type) ends with
-    it, for what comes after would fail, or round differently.
+    What one of one's own raises says whose it is; what an attack sets for the whole process (threads, gradients, the
+    default type) ends with it, for what comes after would fail, or round differently.
     """
     try:
         inspect.signature(attack.run).bind(*given.values(), **how)
@@ -50,7 +50,9 @@ def called(attack: Any, given: Mapping[str, Any], **how: Any) -> object:
     try:
         return attack.run(*given.values(), **how)
     except Exception as fault:
-        fault.add_note(f"attack {attack.name!r} raised this. What is finished is kept; mended, it begins another run.")
+        if is_own(attack):
+            kept = "What is finished is kept; mended, it begins another run."
+            fault.add_note(f"attack {attack.name!r} raised this. {kept}")
         raise
     finally:
         torch.set_num_threads(threads)

@@ -43,7 +43,8 @@ def main() -> None:
         code = command_line()(standalone_mode=not as_json())  # alone, typer draws its own panel of a wrong command line
         raise SystemExit(code if isinstance(code, int) else 0)
     except DocleakError as error:
-        fail(str(error))
+        notes = getattr(error, "__notes__", ())  # a worker's traceback is one, too
+        fail("\n".join([str(error), *(note for note in notes if note.startswith("attack "))]))
     except UsageFault as error:
         fail(error.format_message() or "no command was given; see docleak --help", code=2)
     except Abort:
