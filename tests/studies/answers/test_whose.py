@@ -118,6 +118,7 @@ def test_members_that_are_asked_more_in_the_same_words_are_not_worded_apart(blue
         save(pages, parts[part])
     told = Estimate.of_json(worded(replace(blue_red, coins=0.0, parts=parts), seed=0)["wording"])
     assert told.low is not None and told.low <= 0.5 and told.of == "providers"
+    assert worded(replace(blue_red, coins=0.0, parts={}), seed=0) == {}, "nobody is asked"
 
 
 def test_words_that_tell_members_worse_than_chance_tell_nothing() -> None:

@@ -70,7 +70,7 @@ def worded(blue_red: BlueRed, *, seed: int) -> dict[str, Any]:
     asked: dict[str, list[str]] = {}
     for page in joined([blue_red.pages(RED_POSITIVE), blue_red.pages(RED_NEGATIVE)]):
         asked.setdefault(provider_key(page.provider), []).extend(question.text for question in page.questions)
-    members = np.array([*map(set(map(provider_key, blue_red.members)).__contains__, asked)])
+    members = np.array([*map(set(map(provider_key, blue_red.members)).__contains__, asked)], dtype=np.bool_)
     if min(members.sum(), (~members).sum()) < FOLDS:
         return {}
     told = wording_auc([*asked.values()], [*asked], members, seed=seed)
