@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from docleak.documents.ranges import short
-from docleak.errors import AttackError
+from docleak.errors import AttackError, DocleakError
 
 F = TypeVar("F")
 #: Half a grey level: so far beyond [0, 1] a pixel is rounded, and shown as the end of the range.
 ROUNDING = 0.5 / 255
+#: In the note that says whose an error is.
+RAISED = "raised this."
 
 
 class OwnAttackError(AttackError):
@@ -35,8 +37,7 @@ class Named(Protocol):
 def called(attack: Any, given: Mapping[str, Any], **how: Any) -> object:
     """What ``attack.run`` returns, ``given`` by position and ``how`` by name; OwnAttackError where it takes others.
 
-    What one of one's own raises says whose it is; what an attack sets for the whole process (threads, gradients, the
-    default type) ends with it, for what comes after would fail, or round differently.
+    It is ``blamed``.
     """
     try:
         inspect.signature(attack.run).bind(*given.values(), **how)
@@ -46,13 +47,28 @@ def called(attack: Any, given: Mapping[str, Any], **how: Any) -> object:
             f"attack {attack.name!r}: its run cannot be called ({fault}); expected run({expected}), as in "
             "docs/adding-an-attack.md."
         ) from fault
+    with blamed(f"attack {attack.name!r}"):
+        return attack.run(*given.values(), **how)
+
+
+@contextmanager
+def blamed(what: str, error: type[DocleakError] = OwnAttackError) -> Iterator[None]:
+    """While code is called that may be somebody's own, ``what`` ("attack 'mine'"): whatever view it attacks, and
+    defences and metrics, too.
+
+    What it raises says whose it is, and of several the innermost; ``error`` where it would end the process. What it
+    sets for the whole process (threads, gradients, the default type) ends with it, for what comes after would fail, or
+    round differently.
+    """
     threads, gradients, kind = torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype()
     try:
-        return attack.run(*given.values(), **how)
+        yield
+    except SystemExit as fault:
+        why = f"{what} called sys.exit({fault.code!r}); expected an error, or a result."
+        raise error(f"{why} Take the call out of its code.") from fault
     except Exception as fault:
-        if is_own(attack):
-            kept = "What is finished is kept; mended, it begins another run."
-            fault.add_note(f"attack {attack.name!r} raised this. {kept}")
+        if not any(RAISED in note for note in getattr(fault, "__notes__", ())) and what not in str(fault):
+            fault.add_note(f"{what} {RAISED} What is finished is kept; mended, it begins another run.")
         raise
     finally:
         torch.set_num_threads(threads)
@@ -61,29 +77,31 @@ def called(attack: Any, given: Mapping[str, Any], **how: Any) -> object:
 
 
 def is_own(attack: object) -> bool:
-    """Whether an attack is somebody's own, and none of docleak's."""
+    """Whether an attack, or a defence, is somebody's own, and none of docleak's."""
     return not type(attack).__module__.startswith("docleak.")
 
 
-def checked(attack: Named, returned: object, kind: type[F], faults: Iterable[str], expected: str) -> F:
+def checked(
+    attack: Named, returned: object, kind: type[F], faults: Iterable[str], expected: str, noun: str = "attack"
+) -> F:
     """What an attack ``returned``; AttackError, which names it, where that is no ``kind``, or, of an attack of one's
     own, for its ``faults``, all at once."""
     if not isinstance(returned, kind):
-        raise OwnAttackError(f"attack {attack.name!r} returned {type_said(returned)}; expected {expected}.")
+        raise OwnAttackError(f"{noun} {attack.name!r} returned {type_said(returned)}; expected {expected}.")
     if is_own(attack) and (listed := "".join(f"\n  - {fault}" for fault in faults)):
         raise OwnAttackError(
-            f"attack {attack.name!r} returned a {kind.__name__} that cannot be:{listed}\nExpected {expected}."
+            f"{noun} {attack.name!r} returned a {kind.__name__} that cannot be:{listed}\nExpected {expected}."
         )
     return returned
 
 
 @contextmanager
 def left_alone(
-    attack: str, models: Sequence[tuple[str, nn.Module]], gradients: Sequence[Mapping[str, Tensor]] = (), *,
-    forget: Callable[[], object] = lambda: None,
+    what: str, models: Sequence[tuple[str, nn.Module]], gradients: Sequence[Mapping[str, Tensor]] = (), *,
+    forget: Callable[[], object] = lambda: None, error: type[DocleakError] = OwnAttackError,
 ) -> Iterator[None]:  # fmt: skip
-    """OwnAttackError where ``attack`` leaves one of the models, by name, or of the gradients as another one: what comes
-    after it would be measured on that. ``forget`` is called first, also where the attack failed."""
+    """``error`` where ``what`` ("attack 'mine'") leaves one of the models, by name, or of the gradients as another one:
+    what comes after it would be measured on that. ``forget`` is called first, also where the attack failed."""
     states, sums = [_state(module) for _, module in models], [_sums(one.values()) for one in gradients]
     try:
         yield
@@ -92,14 +110,14 @@ def left_alone(
         if differ:
             forget()
     if differ:
-        raise OwnAttackError(
-            f"attack {attack!r} leaves {' and '.join(dict.fromkeys(differ))} with other weights, others of them to be "
+        raise error(
+            f"{what} leaves {' and '.join(dict.fromkeys(differ))} with other weights, others of them to be "
             "trained, or in another mode, than it was given; expected the model as it was. Let it work on a copy "
             "(copy.deepcopy(model))."
         )
     if sums != [_sums(one.values()) for one in gradients]:
-        raise OwnAttackError(
-            f"attack {attack!r} leaves another gradient than it was given; expected view.gradient as it was, "
+        raise error(
+            f"{what} leaves another gradient than it was given; expected view.gradient as it was, "
             "since what comes after the attack reads it, too. Let it work on copies (tensor.clone())."
         )
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from docleak.attacks.servers.fishing import Fishing
 from docleak.attacks.servers.view import Loot, Token
 from docleak.errors import AttackError, ModelError, RunError
-from docleak.models import Encoded
+from docleak.models import DocumentModel, Encoded
 from docleak.report.page import joined
 from docleak.report.severity import Severity
 from docleak.studies.engine import carry_out
@@ -207,3 +210,21 @@ def test_a_run_that_was_copied_is_one_run(run: Path, tmp_path: Path) -> None:
     assert [one.path for one in runs_at([folder, tmp_path / "link"])] == [folder, folder / "backup"]
     once, twice = (report_on([run] * count, tmp_path / "report")[1][0] for count in (1, 2))
     assert twice.tables["servers"].to_json() == once.tables["servers"].to_json(), "named twice it counts once"
+
+
+@dataclass(frozen=True)
+class Own(Fishing):
+    """A server of somebody's own whose obstacle is no text."""
+
+    name: str = "mine"
+
+    def obstacle(self, model: DocumentModel) -> Any:
+        return True
+
+
+def test_a_server_of_one_s_own_leaves_no_record_that_no_report_can_read(tmp_path: Path) -> None:
+    """It was measured to the end, and the report told to delete the folder."""
+    config = ServersConfig(models=("vt5-start",), servers=(Own(),), public=2)
+    with pytest.raises(AttackError, match="the obstacle of server 'mine' is True"):
+        carry_out(ServersStudy(config), tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("unit.json"))

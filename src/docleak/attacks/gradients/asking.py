@@ -36,7 +36,7 @@ def ask(
     OwnAttackError, which names the attack, for a ``run`` that cannot be called, for what is no Finding or, of an attack
     of one's own, none that can be, and where the gradient is another one afterwards.
     """
-    with left_alone(attack.name, (), [one.gradient for one in view.rounds]):
+    with left_alone(f"attack {attack.name!r}", (), [one.gradient for one in view.rounds]):
         finding = called(
             attack, {"view": view, "knowledge": deepcopy(knowledge)},
             budget=budget, generator=generator, on_evaluation=on_evaluation,

@@ -30,7 +30,7 @@ def ask(
     attack of one's own, none that can be, and where it leaves another gradient or model than it was given.
     """
     told = deepcopy(knowledge) if is_own(attack) else knowledge
-    with left_alone(attack.name, [("the client's model", view.model.module)], [view.gradient]):
+    with left_alone(f"attack {attack.name!r}", [("the client's model", view.model.module)], [view.gradient]):
         finding = called(attack, {"view": view, "knowledge": told}, budget=budget, generator=generator)
     return checked(attack, finding, PairFinding, _faults(finding, view, budget), EXPECTED)
 

@@ -33,7 +33,7 @@ def ask(
     """
     given = replace(view, page=deepcopy(view.page)) if is_own(attack) else view
     models = [("the target", view.target.module), ("the public model", knowledge.model.module)]
-    with left_alone(attack.name, models):
+    with left_alone(f"attack {attack.name!r}", models):
         finding = called(attack, {"view": given, "knowledge": knowledge}, budget=budget, generator=generator)
     faults = _faults(finding, budget, len(view.positions), len(view.target.tokenizer))
     return checked(attack, finding, Finding, faults, EXPECTED)

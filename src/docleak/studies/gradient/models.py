@@ -237,7 +237,7 @@ def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Pag
 
 def unchanged(models: Sequence[DocumentModel], attack: str) -> AbstractContextManager[None]:
     """OwnAttackError where ``attack`` leaves one of the models as another one; all are loaded again then."""
-    return left_alone(attack, [(model.name, model.module) for model in models], forget=_forget)
+    return left_alone(f"attack {attack!r}", [(model.name, model.module) for model in models], forget=_forget)
 
 
 def _forget() -> None:

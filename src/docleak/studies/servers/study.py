@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from docleak.attacks.asking import blamed
 from docleak.attacks.registries import SERVERS
+from docleak.attacks.servers.asking import looted, manipulated, obstacle_to
 from docleak.attacks.servers.view import Loot, PublicPages
 from docleak.documents.page import Image, Page
 from docleak.errors import DocumentError, FederationError, ModelError
@@ -91,21 +93,25 @@ class ServersStudy(Study[ServersConfig]):
         c, (source, name) = self.config, unit.what
         model, server = _model(source, self.device), SERVERS.load(name)
         record: dict[str, Any] = {"model": source, "server": name, "changes": server.changes}
-        if fault := server.obstacle(model):
+        forget = _loaded.cache_clear
+        if fault := obstacle_to(server, model, forget=forget):
             return {**record, "obstacle": fault}, {}
         pages = self._pages(model)
         private, public = pages[: c.clients * c.batch_size], pages[c.clients * c.batch_size :]
         pixels, inputs = tensors(model, private)
         known = PublicPages(*tensors(model, public), expected=len(private))
-        sent = server.manipulate(model, known, generator=torch.Generator().manual_seed(c.seed))
+        drawn = torch.Generator().manual_seed(c.seed)
+        sent = manipulated(server, model, known, generator=drawn, forget=forget)
         batches = [slice(k * c.batch_size, (k + 1) * c.batch_size) for k in range(c.clients)]
         try:
-            update = summed([client_gradient(sent.model, pixels[b], inputs[b]) for b in batches], c.limit)
+            with blamed(f"the model that server {server.name!r} sent"):
+                gradients = [client_gradient(sent.model, pixels[b], inputs[b]) for b in batches]
+            update = summed(gradients, c.limit)
         except FederationError as fault:
             return {**record, "obstacle": f"no client would send it under secure aggregation: {fault}"}, {}
         if not all(bool(torch.isfinite(value).all()) for value in update.values()):
             return {**record, "obstacle": "what a client computes of it is no number, and no client sends that"}, {}
-        loot = server.read(sent, update)
+        loot = looted(server, sent, update)
         one_page = bool(getattr(server, "one_page", False))
         counts = of_one if one_page else of_tokens
         record |= of_pictures(loot, pixels) | counts(loot, inputs)
