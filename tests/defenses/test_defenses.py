@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from docleak.attacks.asking import blamed
 from docleak.attacks.gradients.algebra.batch import recover_batch
 from docleak.attacks.gradients.view import Knowledge
 from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
-from docleak.defenses.defense import Gradient
+from docleak.defenses.defense import Gradient, imitated, protected, published
 from docleak.defenses.gradients import Clipping, GradientNoise, TopK
 from docleak.defenses.safe_template import SafeTemplate
 from docleak.documents import blank_template, private_mask
@@ -20,8 +24,12 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import DefenseError, GradientError
 from docleak.models import DocumentModel, load_model, pixels_of, trainable
 from docleak.registry import Entry
+from docleak.studies.engine import carry_out
 from docleak.studies.gradient.case import MADE_UP, blank_page, build_case
-from docleak.studies.gradient.config import Exposure
+from docleak.studies.gradient.config import Exposure, GradientConfig
+from docleak.studies.gradient.models import model_of
+from docleak.studies.gradient.study import GradientStudy
+from docleak.studies.identity import weights_hash
 
 GRADIENT_SPECS = ("noise:sigma=1e-3", "clip:norm=0.5", "top-k:share=0.1", "freeze", "freeze:stages=output")
 
@@ -455,3 +463,97 @@ def test_a_batch_of_which_hardly_anything_came_tells_no_token_by_sums_of_nothing
     pages = [model.fit(page) for page in make_pages(2, seed=5, size=model.image_size)]
     case = build_case(model, pages, Exposure(defense="top-k:share=1e-9"), seed=5)
     assert all(tokens for tokens in recover_batch(case.view).places.values())
+
+
+@dataclass(frozen=True)
+class Mine:
+    """A defence of somebody's own that does what a test tells it."""
+
+    send: Callable[[Gradient, DocumentModel], Any] = lambda gradient, model: dict(gradient)
+    compare: Callable[[Gradient], Any] = lambda dummy: dummy
+    template: Callable[[Knowledge], Any] = lambda knowledge: knowledge.template
+    summary: str = "a test's"
+
+    def protect(self, gradient: Gradient, model: DocumentModel, *, generator: torch.Generator) -> Any:
+        return self.send(gradient, model)
+
+    def imitate(self, dummy: Gradient, observed: Gradient) -> Any:
+        return self.compare(dummy)
+
+    def publish(self, model: DocumentModel, knowledge: Knowledge, blank: Any, *, generator: torch.Generator) -> Any:
+        return self.template(knowledge)
+
+
+def training(gradient: Gradient, model: DocumentModel) -> Gradient:
+    model.module.train()
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("send", "said"),
+    [
+        (lambda gradient, model: {n: v * torch.nan for n, v in gradient.items()}, "gave values for .* NaN or infinite"),
+        (lambda gradient, model: {n: v.double() for n, v in gradient.items()}, "gave a tensor of float64"),
+        (lambda gradient, model: {}, "protect of defence Mine gave nothing at all"),
+        (training, "defence Mine leaves the model 'layoutlmv3-start' .*in another mode"),
+    ],
+)
+def test_what_an_own_defence_cannot_send_is_refused_by_its_name(
+    send: Any, said: str, model: DocumentModel, gradient: dict[str, Tensor]
+) -> None:
+    """The gradient, the attack, or a model in training mode were blamed; the next audit had that model."""
+    try:
+        with pytest.raises(DefenseError, match=said):
+            protected(Mine(send), gradient, model, generator=drawn())
+    finally:
+        model.module.eval()
+
+
+@pytest.mark.parametrize(("factor", "said"), [(255.0, r"not in \[0, 1\]"), (math.nan, "are NaN or infinite")])
+def test_an_own_template_that_is_no_picture_is_refused(
+    factor: float, said: str, model: DocumentModel, knowledge: Knowledge
+) -> None:
+    mine = Mine(template=lambda knowledge: knowledge.template.mul_(factor))
+    with pytest.raises(DefenseError, match=f"publish of defence Mine gave a template of which pixels .*{said}|{said}"):
+        published(mine, model, knowledge, [], generator=drawn())
+    assert knowledge.template.max() <= 1  # its own copy
+
+
+def test_errors_exits_and_settings_of_a_defence_are_its_own(model: DocumentModel, gradient: dict[str, Tensor]) -> None:
+    """A KeyError of imitate was the attack's; with gradients off the attack failed, and in double precision, too."""
+
+    def failing(dummy: Gradient) -> Gradient:
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        raise KeyError("x")
+
+    try:
+        with pytest.raises(KeyError) as fault, blamed("attack 'dlg'"):
+            imitated(Mine(compare=failing), gradient, gradient)
+        assert torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
+    finally:
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+    assert ["defence Mine raised this" in note for note in fault.value.__notes__] == [True]
+
+    def leaving(gradient: Gradient, model: DocumentModel) -> None:
+        raise SystemExit(0)
+
+    with pytest.raises(DefenseError, match=r"defence Mine called sys\.exit\(0\)"):
+        protected(Mine(leaving), gradient, model, generator=drawn())
+
+
+def test_a_model_that_a_defence_wrote_into_is_loaded_again_by_the_next_audit(tmp_path: Path) -> None:
+    """It was audited under its old name, with other weights."""
+
+    def halving(gradient: Gradient, model: DocumentModel) -> Gradient:
+        with torch.no_grad():
+            next(model.module.parameters()).mul_(0.5)
+        return gradient
+
+    plain = GradientConfig(models=("layoutlmv3-start",), attacks=("random",), budget=1, pages=1)
+    before = weights_hash(model_of(plain, "layoutlmv3-start", "cpu"))
+    config = replace(plain, exposure=Exposure(defense=Mine(halving)))
+    with pytest.raises(DefenseError, match="defence Mine leaves the model"):
+        carry_out(GradientStudy(config), tmp_path / "run")
+    assert weights_hash(model_of(plain, "layoutlmv3-start", "cpu")) == before

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from docleak.attacks.asking import type_said
+from docleak.attacks.asking import blamed, is_own, left_alone, odd_pixels, type_said
 from docleak.attacks.gradients.view import Knowledge
 from docleak.errors import DefenseError
 from docleak.models.base import DocumentModel, Encoded
@@ -71,17 +73,21 @@ class NoDefense:
 def protected(
     defense: GradientDefense, gradient: Gradient, model: DocumentModel, *, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """What leaves the client; DefenseError where that is no gradient of the model's. The defence may write into what it
-    is given: a copy."""
-    sent = defense.protect({n: value.clone() for n, value in gradient.items()}, model, generator=generator)
+    """What leaves the client; DefenseError where that is no gradient of the model's, and where the defence leaves
+    another model. It may write into the gradient that it is given: a copy."""
+    with _asked(defense, model):
+        sent = defense.protect({n: value.clone() for n, value in gradient.items()}, model, generator=generator)
     _require_tensors(defense, "protect", sent, gradient, of=())
-    return dict(sent)
+    if is_own(defense):
+        _require_numbers(defense, sent)
+    return {name: value.detach() for name, value in sent.items()}
 
 
 def imitated(defense: GradientDefense, dummy: Gradient, observed: Gradient) -> Gradient:
     """What the adversary compares; DefenseError where it cannot be held against what was sent, or followed back."""
     before = {name: value._version for name, value in observed.items()}
-    made = defense.imitate(dummy, observed)
+    with _asked(defense):
+        made = defense.imitate(dummy, observed)
     _require_tensors(defense, "imitate", made, dummy, of=observed)
     if before != {name: value._version for name, value in observed.items()}:
         raise DefenseError(
@@ -105,10 +111,12 @@ def announced_noise(defense: GradientDefense, gradient: Gradient, model: Documen
     """
     if not isinstance(defense, Noisy):
         return 0.0
-    if type(defense).__module__.startswith("docleak."):
+    if not is_own(defense):
         return defense.noise_std
     one, other = (protected(defense, gradient, model, generator=torch.Generator().manual_seed(k)) for k in range(2))
-    said, whose = defense.noise_std, f"defence {type(defense).__name__}"
+    whose = _named(defense)
+    with _asked(defense):
+        said = defense.noise_std
     if not isinstance(said, int | float) or not 0 <= said < math.inf:
         raise DefenseError(f"{whose}: noise_std is {said!r}; expected a standard deviation of 0 or more.")
     apart = torch.cat([(one[name] - other[name]).flatten().double() for name in one] or [torch.zeros(1)])
@@ -126,14 +134,43 @@ def published(
     defense: TemplateDefense, model: DocumentModel, knowledge: Knowledge, blank: list[Encoded], *,
     generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
-    """The template that is published; DefenseError where it is no picture of the template's shape."""
-    template, shape = defense.publish(model, knowledge, blank, generator=generator), knowledge.template.shape
+    """The template that is published; DefenseError where it is no picture of the template's shape, and where the
+    defence leaves another model. One of one's own is given copies of the knowledge and of the question."""
+    shape = knowledge.template.shape
+    given = deepcopy((knowledge, blank)) if is_own(defense) else (knowledge, blank)
+    with _asked(defense, model):
+        template = defense.publish(model, *given, generator=generator)
     if not isinstance(template, Tensor) or template.shape != shape or not template.is_floating_point():
         raise DefenseError(
             f"publish of defence {type(defense).__name__} gave {type_said(template)}; expected a tensor of floats of "
             f"the template's shape, {tuple(shape)}."
         )
+    if is_own(defense) and (faults := list(odd_pixels(template, shape, "that of the template"))):
+        raise DefenseError(f"publish of {_named(defense)} gave a template of which {faults[0]}.")
     return template.detach()
+
+
+def _named(defense: object) -> str:
+    return f"defence {type(defense).__name__}"
+
+
+@contextmanager
+def _asked(defense: object, model: DocumentModel | None = None) -> Iterator[None]:
+    """While a defence is asked: its errors and settings are its own, and of somebody's own the model stays as it is."""
+    watched = [(f"the model {model.name!r}", model.module)] if model is not None and is_own(defense) else []
+    with left_alone(_named(defense), watched, error=DefenseError), blamed(_named(defense), DefenseError):
+        yield
+
+
+def _require_numbers(defense: object, sent: Gradient) -> None:
+    """DefenseError for nothing, and for what is not finite: no client sends it, and no attack could be measured."""
+    odd = [name for name, value in sent.items() if not bool(torch.isfinite(value).all())]
+    if not sent or odd:
+        fault = f"values for {odd[0]} that are NaN or infinite" if odd else "nothing at all"
+        raise DefenseError(
+            f"protect of {_named(defense)} gave {fault}; expected finite numbers for one of the gradient's names or "
+            "more."
+        )
 
 
 def _require_tensors(defense: object, method: str, made: object, like: Gradient, *, of: Collection[str]) -> None:
@@ -147,14 +184,14 @@ def _require_tensors(defense: object, method: str, made: object, like: Gradient,
         for name, value in made.items():
             if name not in like:
                 fault = f"something for {name!r}, which the gradient does not have"
-            elif not isinstance(value, Tensor) or value.shape != like[name].shape or not value.is_floating_point():
+            elif not isinstance(value, Tensor) or value.shape != like[name].shape or value.dtype != like[name].dtype:
                 fault = f"{type_said(value)} for {name}"
             if fault:
                 break
     if fault:
         raise DefenseError(
             f"{method} of defence {type(defense).__name__} gave {fault}; expected a mapping from the gradient's names "
-            "to tensors of floats, each of the shape that it has there."
+            "to tensors of floats, each of the shape and type that it has there."
         )
 
 

@@ -26,7 +26,7 @@ from docleak.studies.gradient.case import build_case
 from docleak.studies.gradient.choices import Choice, chart, choices_of, effects, row_json, said_of, table_of
 from docleak.studies.gradient.config import FLOOR, NONE, DefenceConfig, GradientConfig, least_budget
 from docleak.studies.gradient.measures import categories_of, measures_of
-from docleak.studies.gradient.models import audited_pages, inapplicable, model_of
+from docleak.studies.gradient.models import audited_pages, inapplicable, model_of, unchanged
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.gradient.utility import sent_bytes, utility_under
@@ -100,7 +100,8 @@ class DefenceStudy(Study[DefenceConfig]):
         (source,) = audit.models
         model, kept, likeness, images = model_of(audit, source, self.device), [], [], dict[str, Image]()
         for number, page in enumerate(audited_pages(source, self.device, audit)):
-            case = build_case(model, [page], audit.exposure, seed=audit.seed + number)
+            with unchanged((model,), f"defence {spec}"):
+                case = build_case(model, [page], audit.exposure, seed=audit.seed + number)
             ours = torch.cat([value.flatten() for value in case.clean.gradient.values()])
             blank = {name: torch.zeros_like(value) for name, value in case.clean.gradient.items()}
             sent = torch.cat([value.flatten() for value in {**blank, **case.view.gradient}.values()])

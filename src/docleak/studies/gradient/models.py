@@ -235,9 +235,10 @@ def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Pag
     return _pages(source, device, config, stamps(source, config.documents))
 
 
-def unchanged(models: Sequence[DocumentModel], attack: str) -> AbstractContextManager[None]:
-    """OwnAttackError where ``attack`` leaves one of the models as another one; all are loaded again then."""
-    return left_alone(f"attack {attack!r}", [(model.name, model.module) for model in models], forget=_forget)
+def unchanged(models: Sequence[DocumentModel], what: str) -> AbstractContextManager[None]:
+    """OwnAttackError where ``what`` ("attack 'mine'") leaves one of the models as another one, unless the error that it
+    ends with says so; all are loaded again then."""
+    return left_alone(what, [(model.name, model.module) for model in models], forget=_forget)
 
 
 def _forget() -> None:

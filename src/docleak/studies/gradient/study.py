@@ -194,7 +194,8 @@ class GradientStudy(TableStudy[GradientConfig]):
         model = self._model(source)
         batch = audited_pages(source, self.device, c)[number : number + c.batch_size]
         later = later_models(source, self.device, c)
-        case = build_case(model, batch, c.exposure, seed=c.seed + number, later=later)
+        with unchanged((model, *later), f"defence {c.exposure.defense}"):
+            case = build_case(model, batch, c.exposure, seed=c.seed + number, later=later)
         test = self_test(case.clean, case.pixels, case.inputs)
         if not c.allow_failed_self_test:
             test.require()
@@ -207,7 +208,7 @@ class GradientStudy(TableStudy[GradientConfig]):
 
         attack = ATTACKS.load(name)
         generator = torch.Generator().manual_seed(c.seed * 1000 + number)
-        with unchanged((model, *later), name):
+        with unchanged((model, *later), f"attack {name!r}"):
             finding = ask(
                 attack, case.view, case.knowledge, budget=c.budget, generator=generator, on_evaluation=on_evaluation
             )
