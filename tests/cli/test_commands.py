@@ -16,6 +16,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from docleak.attacks.asking import blamed
 from docleak.attacks.registries import ANSWERS, ATTACKS, PAIRS, WEIGHTS
 from docleak.cli import main
 from docleak.cli.app import command_line
@@ -631,3 +632,22 @@ def test_a_recipe_of_ones_own(docleak: Docleak, tmp_path: Path) -> None:
     failed(docleak("reproduce", "mine.toml", "--image-size", "mine=big"), "image size 'big' is not WIDTHxHEIGHT")
     sized = docleak("reproduce", "mine.toml", "--image-size", "mine=320x640", "--out", "sized")
     failed(sized, "only takes pages of 224 x 224 pixels")
+
+
+def test_an_error_of_code_of_ones_own_is_told_with_whose_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A FileNotFoundError of an attack was "Check the path" of nobody."""
+
+    def command(**how: bool) -> None:
+        fault = FileNotFoundError(2, "No such file", "words.txt")
+        fault.add_note("In the worker process:\nTraceback")
+        with blamed("attack 'mine'"):
+            raise fault
+
+    monkeypatch.setattr("docleak.cli.app.command_line", lambda: command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and "words.txt" in said and "attack 'mine' raised this" in said
+    assert "Traceback" not in said

@@ -43,18 +43,23 @@ def main() -> None:
         code = command_line()(standalone_mode=not as_json())  # alone, typer draws its own panel of a wrong command line
         raise SystemExit(code if isinstance(code, int) else 0)
     except DocleakError as error:
-        notes = getattr(error, "__notes__", ())  # a worker's traceback is one, too
-        fail("\n".join([str(error), *(note for note in notes if note.startswith("attack "))]))
+        fail(_noted(str(error), error))
     except UsageFault as error:
         fail(error.format_message() or "no command was given; see docleak --help", code=2)
     except Abort:
         fail("aborted")
     except OSError as error:  # a path that cannot be read or written; wherever docleak knows more, it says so itself
-        fail(f"{error}. Check the path, its permissions and the space left.")
+        fail(_noted(f"{error}. Check the path, its permissions and the space left.", error))
     except MemoryError as error:
-        fail(f"there is not enough memory for this ({error}). Ask for less of it.")
+        fail(_noted(f"there is not enough memory for this ({error}). Ask for less of it.", error))
     finally:
         os.umask(umask)
+
+
+def _noted(message: str, error: BaseException) -> str:
+    """The message, and whose code raised it, where that is known; a worker's traceback is left out."""
+    notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
+    return "\n".join([message, *notes])
 
 
 def _keep_freed_memory() -> None:

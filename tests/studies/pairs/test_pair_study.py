@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from docleak.attacks.pairs import PairFinding
+from docleak.attacks.pairs import PairFinding, PairView
 from docleak.documents.folder import save
 from docleak.documents.pairs import Pair, make_scenes
 from docleak.documents.synthetic import make_pages
@@ -37,6 +37,7 @@ from docleak.studies.pairs.study import PairStudy
 from docleak.studies.registry import report_on
 from docleak.studies.study import TableRow
 from docleak.training.private.pairs import accuracy_of
+from tests.small import Returning
 
 CONFIG = PairConfig(count=2, public=3, attacks=("mmgia", "tag"), budget=12, image_size=(32, 16))
 
@@ -535,3 +536,17 @@ def test_the_report_shows_both_modalities_and_says_how_bad_it_is(tmp_path: Path)
     assert judgement["severity"] == "severe" and judgement["sentence"].startswith("2 of 2 texts")
     assert "Texts: the best of mmgia and mmgia-stage1 for each pair: " in judgement["lines"][0]
     assert "by attack: mmgia 0 texts and 0 pictures, mmgia-stage1 2 texts and 2 pictures" in judgement["lines"][-1]
+
+
+def test_a_model_that_an_attack_wrote_into_is_loaded_again_by_the_next_run(tmp_path: Path) -> None:
+    """In a notebook the mended attack was measured on what the refused one had left."""
+
+    def halving(view: PairView, knowledge: object) -> None:
+        with torch.no_grad():
+            next(view.model.module.parameters()).mul_(0.5)
+
+    config = replace(CONFIG, attacks=(Returning(halving),), count=1)
+    before = next(set_up(config).model.module.parameters()).clone()
+    with pytest.raises(AttackError, match="attack 'mine' leaves the client's model with other weights"):
+        carry_out(PairStudy(config), tmp_path / "run")
+    assert torch.equal(next(set_up(config).model.module.parameters()), before)

@@ -6,13 +6,22 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from docleak.attacks.weights import CdmiConfig, StrongConfig
+from docleak.attacks.weights import (
+    METRICS,
+    Attempt,
+    CdmiConfig,
+    PublicKnowledge,
+    StrongConfig,
+    WeightsView,
+    plausibility,
+)
 from docleak.documents import Field, Page, Word, load_pages
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
@@ -30,6 +39,7 @@ from docleak.studies.weights.table import fields_of, read_table
 from docleak.training.extraction import kept
 from docleak.training.extraction.fit import FitConfig
 from docleak.training.extraction.private import PrivateFit
+from tests.small import Returning
 
 QUICK = FitConfig(epochs=2, batch_size=8, learning_rate=1e-3)
 SMALL = WeightsConfig(
@@ -301,3 +311,37 @@ def test_a_metric_of_ones_own_ranks_and_its_run_is_read_without_it(
 
 def test_without_a_metric_of_ones_own_nothing_more_is_stored(played: Path) -> None:
     assert not any("plausibility" in attempt for unit in fields_of(Run.load(played)) for attempt in unit["attempts"])
+
+
+def test_a_target_that_an_attack_wrote_into_is_loaded_again(played: Path) -> None:
+    """In a notebook the mended attack was measured on what the refused one had left."""
+
+    def training(view: WeightsView, knowledge: PublicKnowledge) -> None:
+        view.target.module.train()
+
+    @dataclass(frozen=True)
+    class Own(Returning):
+        def baseline(self) -> Own:
+            return self
+
+    own = replace(SMALL)
+    object.__setattr__(own, "attack", Own(training))
+    game = ready(SMALL, played / MODELS)
+    with pytest.raises(AttackError, match="attack 'mine' leaves the target with other weights"):
+        games.attack_field(replace(game, config=own), 0)
+    assert not ready(SMALL, played / MODELS).target.module.training
+
+
+def test_an_error_of_a_metric_of_ones_own_says_whose_it_is() -> None:
+    def failing(attempt: Attempt) -> float:
+        torch.set_grad_enabled(False)
+        raise KeyError("x")
+
+    try:
+        with pytest.raises(KeyError) as fault:
+            plausibility(Attempt((1,), (0.5,), (0.5,)), METRICS.chosen(failing))
+        assert torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
+    (note,) = fault.value.__notes__
+    assert note.startswith("the membership metric ") and "failing raised this" in note

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from numbers import Integral, Real
 from typing import Any
@@ -22,15 +22,19 @@ EXPECTED = (
 
 
 def ask(
-    attack: AttackOnPairs, view: PairView, knowledge: PairKnowledge, *, budget: int, generator: torch.Generator
-) -> PairFinding:
+    attack: AttackOnPairs, view: PairView, knowledge: PairKnowledge, *, budget: int, generator: torch.Generator,
+    forget: Callable[[], object] = lambda: None,
+) -> PairFinding:  # fmt: skip
     """What ``attack`` finds, which is given a copy of what it knows.
 
     OwnAttackError, which names the attack, for a ``run`` that cannot be called, for what is no PairFinding or, of an
-    attack of one's own, none that can be, and where it leaves another gradient or model than it was given.
+    attack of one's own, none that can be, and where it leaves another gradient or model than it was given;
+    ``forget`` is called first then.
     """
     told = deepcopy(knowledge) if is_own(attack) else knowledge
-    with left_alone(f"attack {attack.name!r}", [("the client's model", view.model.module)], [view.gradient]):
+    with left_alone(
+        f"attack {attack.name!r}", [("the client's model", view.model.module)], [view.gradient], forget=forget
+    ):
         finding = called(attack, {"view": view, "knowledge": told}, budget=budget, generator=generator)
     return checked(attack, finding, PairFinding, _faults(finding, view, budget), EXPECTED)
 

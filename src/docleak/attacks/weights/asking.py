@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 from numbers import Integral
@@ -24,16 +24,17 @@ EXPECTED = (
 
 
 def ask(
-    attack: WeightsAttack, view: WeightsView, knowledge: PublicKnowledge, *, budget: int, generator: torch.Generator
-) -> Finding:
+    attack: WeightsAttack, view: WeightsView, knowledge: PublicKnowledge, *, budget: int, generator: torch.Generator,
+    forget: Callable[[], object] = lambda: None,
+) -> Finding:  # fmt: skip
     """What ``attack`` finds; one of one's own is given a copy of the page.
 
     OwnAttackError, which names the attack, for a ``run`` that cannot be called, for what is no Finding or, of an attack
-    of one's own, none that can be, and where it leaves a model as another one.
+    of one's own, none that can be, and where it leaves a model as another one; ``forget`` is called first then.
     """
     given = replace(view, page=deepcopy(view.page)) if is_own(attack) else view
     models = [("the target", view.target.module), ("the public model", knowledge.model.module)]
-    with left_alone(f"attack {attack.name!r}", models):
+    with left_alone(f"attack {attack.name!r}", models, forget=forget):
         finding = called(attack, {"view": given, "knowledge": knowledge}, budget=budget, generator=generator)
     faults = _faults(finding, budget, len(view.positions), len(view.target.tokenizer))
     return checked(attack, finding, Finding, faults, EXPECTED)

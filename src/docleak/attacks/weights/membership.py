@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import TypeVar
 
+from docleak.attacks.asking import blamed
 from docleak.attacks.registries import METRICS
 from docleak.attacks.weights.cdmi import Attempt
 from docleak.documents.ranges import short
@@ -60,9 +61,11 @@ DEFAULT_METRIC, PUBLISHED_METRIC = "weakest-token", "perplexity-ratio"
 
 def plausibility(attempt: Attempt, metric: str) -> float:
     """The metric of that name, or one's own; AttackError lists the known ones, and says where one gives no number."""
-    value = METRICS.load(metric)(attempt)
+    score = METRICS.load(metric)
     if METRICS.plain(metric):
-        return value
+        return score(attempt)
+    with blamed(f"the membership metric {metric}"):
+        value = score(attempt)
     if not isinstance(value, Real) or not math.isfinite(value):
         raise AttackError(f"the membership metric {metric} gave {short(value)}; expected a finite number.")
     return float(value)

@@ -111,7 +111,7 @@ def attacks_for(asked: Sequence[Asked]) -> list[DocumentAttack]:
 
 def score(attack: DocumentAttack, asked: Sequence[Asked]) -> Floats:
     """The attack's score of each document; OwnAttackError, which names it, for what cannot be one."""
-    scores: Any = called(attack, {"asked": asked})
+    scores: Any = called(attack, {"asked": list(asked)})
     if fault := next(odd_scores("scores", scores, len(documents_in(asked))), ""):
         raise OwnAttackError(
             f"attack {attack.name!r} returned scores that cannot be: {fault}. Expected a finite float per document, in "

@@ -179,6 +179,12 @@ def set_up(config: PairConfig, device: str = "cpu") -> Setting:
     return replace(setting, config=config, aligner=aligner)
 
 
+def forget() -> None:
+    """Load everything anew: an attack wrote into a model."""
+    _set_up.cache_clear()
+    _aligner.cache_clear()
+
+
 @lru_cache(maxsize=KEPT)
 def _set_up(config: PairConfig, device: str, files: str) -> Setting:
     targets, public = _texts(config)

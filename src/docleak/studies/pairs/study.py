@@ -24,7 +24,7 @@ from docleak.report.table import Value
 from docleak.runs.run import Run
 from docleak.spec import split_name
 from docleak.studies.pairs.case import pictures_of, score_pairs, self_tests, words_named
-from docleak.studies.pairs.client import Setting, privacy_of, set_up
+from docleak.studies.pairs.client import Setting, forget, privacy_of, set_up
 from docleak.studies.pairs.config import GIFD, PairConfig
 from docleak.studies.pairs.privacy import LONGEST
 from docleak.studies.pairs.reading import ACCURACY, COLUMNS, SCORES, attacked, cost_of, means, privacy_in, read_run
@@ -113,7 +113,7 @@ class PairStudy(TableStudy[PairConfig]):
             test.require()
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
         attack = self.config.attack(name)
-        finding = ask(attack, case.view, case.knowledge, budget=self.config.budget, generator=generator)
+        finding = ask(attack, case.view, case.knowledge, budget=self.config.budget, generator=generator, forget=forget)
         scores = score_pairs(case, finding, setting.public)
         images = {
             f"{which}-{target}": image

@@ -141,6 +141,12 @@ def _ready(config: WeightsConfig, store: Path, device: str, files: str) -> Game:
     return replace(game, target=config.target_fitting().cut(target), knowledge=PublicKnowledge(public))
 
 
+def forget() -> None:
+    """Load all games anew: an attack wrote into a model."""
+    _ready.cache_clear()
+    _game.cache_clear()
+
+
 def shadow_of(config: WeightsConfig, device: str = "cpu") -> tuple[WeightsConfig | None, str]:
     """The game that the adversary can play by itself; or None, and why there is no such game: too few public documents,
     no fields on them, or no labels for the task."""
@@ -258,8 +264,11 @@ def attack_field(game: Game, number: int) -> dict[str, Any]:
     assert game.knowledge is not None
     view, seed = view_of(game, secret), 2 * (config.seed * 1_000_003 + number)
     finding, baseline = (
-        ask(attack, view, game.knowledge, budget=config.attempts, generator=torch.Generator().manual_seed(seed + side))
-        for side, attack in enumerate((config.attack, config.attack.baseline()))
+        ask(attack, view, game.knowledge, budget=config.attempts, generator=drawn, forget=forget)
+        for attack, drawn in (
+            (config.attack, torch.Generator().manual_seed(seed)),
+            (config.attack.baseline(), torch.Generator().manual_seed(seed + 1)),
+        )
     )
     page = game.texts["private"][secret.page]
     return {
