@@ -47,18 +47,18 @@ def called(attack: Any, given: Mapping[str, Any], **how: Any) -> object:
             f"attack {attack.name!r}: its run cannot be called ({fault}); expected run({expected}), as in "
             "docs/adding-an-attack.md."
         ) from fault
-    with blamed(f"attack {attack.name!r}"):
+    with blamed(f"attack {attack.name!r}", attack):
         return attack.run(*given.values(), **how)
 
 
 @contextmanager
-def blamed(what: str, error: type[DocleakError] = OwnAttackError) -> Iterator[None]:
-    """While code is called that may be somebody's own, ``what`` ("attack 'mine'"): whatever view it attacks, and
-    defences and metrics, too.
+def blamed(what: str, whose: object, error: type[DocleakError] = OwnAttackError) -> Iterator[None]:
+    """While code is called that may be somebody's own, ``what`` ("attack 'mine'"), an attack of any view, a defence or
+    a metric: that of ``whose``.
 
-    What it raises says whose it is, and of several the innermost; ``error`` where it would end the process. What it
-    sets for the whole process (threads, gradients, the default type) ends with it, for what comes after would fail, or
-    round differently.
+    What one of one's own raises says whose it is, and of several the innermost; ``error`` where it would end the
+    process. What it sets for the whole process (threads, gradients, the default type) ends with it, for what comes
+    after would fail, or round differently.
     """
     threads, gradients, kind = torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype()
     try:
@@ -67,7 +67,8 @@ def blamed(what: str, error: type[DocleakError] = OwnAttackError) -> Iterator[No
         why = f"{what} called sys.exit({fault.code!r}); expected an error, or a result."
         raise error(f"{why} Take the call out of its code.") from fault
     except Exception as fault:
-        if not any(RAISED in note for note in getattr(fault, "__notes__", ())) and what not in str(fault):
+        said = any(RAISED in note for note in getattr(fault, "__notes__", ())) or what in str(fault)
+        if is_own(whose) and not said:
             fault.add_note(f"{what} {RAISED} What is finished is kept; mended, it begins another run.")
         raise
     finally:

@@ -158,7 +158,7 @@ def _named(defense: object) -> str:
 def _asked(defense: object, model: DocumentModel | None = None) -> Iterator[None]:
     """While a defence is asked: its errors and settings are its own, and of somebody's own the model stays as it is."""
     watched = [(f"the model {model.name!r}", model.module)] if model is not None and is_own(defense) else []
-    with left_alone(_named(defense), watched, error=DefenseError), blamed(_named(defense), DefenseError):
+    with left_alone(_named(defense), watched, error=DefenseError), blamed(_named(defense), defense, DefenseError):
         yield
 
 

@@ -27,7 +27,7 @@ LOOT = (
 def obstacle_to(server: ActiveServer, model: DocumentModel, *, forget: Callable[[], object]) -> str:
     """Why ``server`` has no hold on the model; "" where it has. OwnAttackError, which names it, for what is no text,
     and where it leaves another model."""
-    with _left_alone(server, model, forget), blamed(_named(server)):
+    with _left_alone(server, model, forget), blamed(_named(server), server):
         said: object = server.obstacle(model)
     if not isinstance(said, str):
         raise OwnAttackError(
@@ -44,7 +44,7 @@ def manipulated(
     """What ``server`` sends; one of one's own is given copies of the public pages. OwnAttackError, which names it, for
     what no client could train, and where it leaves another model (after ``forget``)."""
     given = deepcopy(public) if is_own(server) else public
-    with _left_alone(server, model, forget), blamed(_named(server)):
+    with _left_alone(server, model, forget), blamed(_named(server), server):
         sent = server.manipulate(model, given, generator=generator)
     return checked(server, sent, Sent, _of_sent(sent), SENT, "server")
 
@@ -52,7 +52,7 @@ def manipulated(
 def looted(server: ActiveServer, sent: Sent, update: Mapping[str, Tensor]) -> Loot:
     """What ``server`` reads. OwnAttackError, which names it, for what is no Loot or, of a server of one's own, none
     that can be, and where it leaves another model than it sent, which the guard has yet to look at."""
-    with left_alone(_named(server), [("the model that it sent", sent.model.module)]), blamed(_named(server)):
+    with left_alone(_named(server), [("the model that it sent", sent.model.module)]), blamed(_named(server), server):
         loot = server.read(sent, update)
     return checked(server, loot, Loot, _of_loot(loot, sent.model.image_size), LOOT, "server")
 

@@ -64,7 +64,7 @@ def plausibility(attempt: Attempt, metric: str) -> float:
     score = METRICS.load(metric)
     if METRICS.plain(metric):
         return score(attempt)
-    with blamed(f"the membership metric {metric}"):
+    with blamed(f"the membership metric {metric}", score):
         value = score(attempt)
     if not isinstance(value, Real) or not math.isfinite(value):
         raise AttackError(f"the membership metric {metric} gave {short(value)}; expected a finite number.")

@@ -104,7 +104,7 @@ class ServersStudy(Study[ServersConfig]):
         sent = manipulated(server, model, known, generator=drawn, forget=forget)
         batches = [slice(k * c.batch_size, (k + 1) * c.batch_size) for k in range(c.clients)]
         try:
-            with blamed(f"the model that server {server.name!r} sent"):
+            with blamed(f"the model that server {server.name!r} sent", server):
                 gradients = [client_gradient(sent.model, pixels[b], inputs[b]) for b in batches]
             update = summed(gradients, c.limit)
         except FederationError as fault:
