@@ -191,7 +191,7 @@ def _require_tensors(defense: object, method: str, made: object, like: Gradient,
     if fault:
         raise DefenseError(
             f"{method} of defence {type(defense).__name__} gave {fault}; expected a mapping from the gradient's names "
-            "to tensors of floats, each of the shape and type that it has there."
+            "to tensors of floats, each of the shape that it has there, and of its type."
         )
 
 
