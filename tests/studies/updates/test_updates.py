@@ -443,6 +443,13 @@ def test_pictures_are_judged_as_those_of_a_gradient(pictures: dict[str, Any], se
     assert severity_of(untried) is (Severity.UNTOLD if severity is Severity.NONE else severity)
 
 
+def test_a_picture_drawn_at_random_is_no_attack_and_no_all_clear() -> None:
+    """``--attack random`` gave "no field read"."""
+    record = {**record_of(words_with()), "pictures": {**pictured("...."), "route": "random"}}
+    assert severity_of(record) is Severity.UNTOLD
+    assert "cannot be called unread" in "\n".join(sentences(record))
+
+
 def test_what_was_not_tried_is_no_all_clear_and_the_headline_is_never_empty() -> None:
     """A Donut, which reads no words of the page, and whose pictures nobody attacked: nothing was counted."""
     record = record_of(words_with(fields=[0, 0], control=[0, 0]))

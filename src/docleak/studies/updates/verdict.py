@@ -14,6 +14,7 @@ from docleak.report.severity import Cell, Part, Severity, judge, worst
 from docleak.report.templating import percent
 from docleak.spec import counted_words
 from docleak.studies.fields import cell_of
+from docleak.studies.gradient.findings import FLOORS
 
 #: Share of tokens, with at least this precision, from which the words count as told.
 TOLD, SURE = 0.5, 0.8
@@ -65,6 +66,8 @@ def severity_of(record: Mapping[str, Any]) -> Severity:
     if "masked" in record:
         return Severity.NONE if record["masked"].get("hidden") else Severity.UNTOLD
     seen, doubts = Pictures.of(record["pictures"]), doubts_of(record)
+    if record["pictures"].get("route") in FLOORS:
+        seen = None
     routes = (
         _severity_of_words(record["words"], doubts),
         judge(seen.cells, doubts).severity if seen else Severity.UNMEASURED,
