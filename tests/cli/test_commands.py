@@ -642,7 +642,7 @@ def test_an_error_of_code_of_ones_own_is_told_with_whose_it_is(
     def command(**how: bool) -> None:
         fault = FileNotFoundError(2, "No such file", "words.txt")
         fault.add_note("In the worker process:\nTraceback")
-        with blamed("attack 'mine'"):
+        with blamed("attack 'mine'", object()):
             raise fault
 
     monkeypatch.setattr("docleak.cli.app.command_line", lambda: command)

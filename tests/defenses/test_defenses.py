@@ -528,7 +528,7 @@ def test_errors_exits_and_settings_of_a_defence_are_its_own(model: DocumentModel
         raise KeyError("x")
 
     try:
-        with pytest.raises(KeyError) as fault, blamed("attack 'dlg'"):
+        with pytest.raises(KeyError) as fault, blamed("attack 'dlg'", object()):
             imitated(Mine(compare=failing), gradient, gradient)
         assert torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
     finally:
