@@ -56,7 +56,7 @@ def test_a_game_from_the_command_line(
     shown = capsys.readouterr()
     assert f"weights of a model trained for {task}" in shown.out
     assert ("questions and where their answers stand" in shown.out) == (task == "qa")
-    assert "IpF" in shown.out and "epsilon of IpF 0.01;" in shown.out and "2 fields of" in shown.out
+    assert "IpF" in shown.out and "added to each of the eight means: 0.01." in shown.out and "2 fields of" in shown.out
     assert "target: 1 of" in shown.err and "units" in shown.err
     assert run(ATTACK, *QUICK, "--task", task, "--out", str(out), "--json") == 0
     again = capsys.readouterr()
