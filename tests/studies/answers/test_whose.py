@@ -167,26 +167,33 @@ def test_no_all_clear_where_members_are_many_more_than_others() -> None:
     assert "the wrong way round" not in headline_of(worse), "right about more than half, though about fewer than 70 %"
 
 
-def test_what_the_public_model_tells_as_often_is_no_memory(blue_red: BlueRed, tmp_path: Path) -> None:
-    """Members that no coins chose may have the names that are easy to guess; both models then tell them."""
+def memory_told(blue_red: BlueRed, place: Path, public: str, *, coins: float = 0.0) -> dict[str, Any]:
+    """The record of a release that gives the members' names and no other's; the public model gives those of "members",
+    of "all" or of "none", or is not known ("")."""
     members = set(blue_red.members)
     config = AnswersConfig((Release("a", "x"),), str(blue_red.path), public="p", keys=("provider_name",))
 
-    def measured(knows: bool, *, coins: float = 0.0) -> dict[str, Any]:
-        def ask(items: Iterable[Item]) -> list[Spoken]:
-            return [Spoken(it.question.answers[0] if it.page.provider in members else "-", 0.9, 1.0) for it in items]
+    def asked(whose: str) -> Callable[[Iterable[Item]], list[Spoken]]:
+        def knows(provider: str) -> bool:
+            return whose == "all" or (whose == "members" and provider in members)
 
-        def guess(items: Iterable[Item]) -> list[Spoken]:
-            return ask(items) if knows else [Spoken("-", 0.9, 1.0) for _ in items]
+        return lambda items: [
+            Spoken(it.question.answers[0] if knows(it.page.provider) else "-", 0.9, 1.0) for it in items
+        ]
 
-        bench = Bench(config, config.releases[0], tmp_path, "cpu")
-        bench.__dict__ |= {"blue_red": replace(blue_red, coins=coins), "ask_target": ask, "ask_public": guess}
-        return record(-0.01, 0.4, -0.1) | {"memorisation": memorisation(bench).to_json()}
+    bench = Bench(config, config.releases[0], place, "cpu")
+    askers = {"ask_target": asked("members"), "ask_public": asked(public) if public else None}
+    bench.__dict__ |= {"blue_red": replace(blue_red, coins=coins), **askers}
+    return record(-0.01, 0.4, -0.1) | {"memorisation": memorisation(bench).to_json()}
 
-    assert severity_of(measured(knows=False)) is severity_of(measured(knows=True, coins=0.5)) is Severity.SEVERE
-    easier = measured(knows=True)
+
+def test_what_the_public_model_tells_as_often_is_no_memory(blue_red: BlueRed, tmp_path: Path) -> None:
+    """Members that no coins chose may have the names that are easy to guess; both models then tell them."""
+    learnt, fair = memory_told(blue_red, tmp_path, "none"), memory_told(blue_red, tmp_path, "members", coins=0.5)
+    assert severity_of(learnt) is severity_of(fair) is Severity.SEVERE
+    easier = memory_told(blue_red, tmp_path, "members")
     assert severity_of(easier) is Severity.UNTOLD and "as much so by the public model" in headline_of(easier)
-    near = measured(knows=True)  # answers that are similar, of which the public model's were not compared
+    near = memory_told(blue_red, tmp_path, "members")  # answers that are similar; the public model's were not compared
     for name, low in (("gap_acc", -0.01), ("gap_anls", 0.1), ("beyond_acc", -0.01)):
         near["memorisation"]["numbers"]["provider_name"][name] |= {"value": 0.2, "low": low, "high": 0.3}
     assert "public model" not in headline_of(near), "which had no say"
@@ -197,27 +204,13 @@ def test_what_the_public_model_tells_as_often_is_no_memory(blue_red: BlueRed, tm
 
 def test_what_the_public_model_gave_before_is_no_memory_of_the_training(blue_red: BlueRed, tmp_path: Path) -> None:
     """A training after which it gives members' values as before, and others' no more, remembered nobody."""
-    members = set(blue_red.members)
-    config = AnswersConfig((Release("a", "x"),), str(blue_red.path), public="p", keys=("provider_name",))
-
-    def measured(public: str, *, coins: float = 0.0) -> dict[str, Any]:
-        def ask(items: Iterable[Item]) -> list[Spoken]:
-            return [Spoken(it.question.answers[0] if it.page.provider in members else "-", 0.9, 1.0) for it in items]
-
-        def guess(items: Iterable[Item]) -> list[Spoken]:
-            return [Spoken(it.question.answers[0] if public == "all" else "-", 0.9, 1.0) for it in items]
-
-        bench = Bench(config, config.releases[0], tmp_path, "cpu")
-        asked = {"ask_target": ask, "ask_public": guess if public else None}
-        bench.__dict__ |= {"blue_red": replace(blue_red, coins=coins), **asked}
-        return record(-0.01, 0.4, -0.1) | {"memorisation": memorisation(bench).to_json()}
-
-    forgot, learnt, alone = (measured(public) for public in ("all", "none", ""))
+    forgot, learnt, alone = (memory_told(blue_red, tmp_path, public) for public in ("all", "none", ""))
     assert severity_of(forgot) is Severity.UNTOLD and "as much so by the public model" in headline_of(forgot)
     assert severity_of(learnt) is Severity.SEVERE
     assert "beyond what it gives of members' itself +0.0 points" in " ".join(sentences(forgot))
     unknown = "what public data tell of these values is not taken out"
-    assert unknown in " ".join(sentences(alone)) and unknown not in " ".join(sentences(measured("", coins=0.5)))
+    fair = memory_told(blue_red, tmp_path, "", coins=0.5)
+    assert unknown in " ".join(sentences(alone)) and unknown not in " ".join(sentences(fair))
     (gate,) = [one for one in measures_of(alone) if one.what == MEMORY]
     assert any(unknown in doubt for doubt in gate.doubts)
     (gate,) = [one for one in measures_of(forgot) if one.what == MEMORY]
