@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from docleak.models import load_model
+from docleak.models.layoutlmv3 import LayoutLMv3
 
 ROOT = Path(__file__).parents[1]
 #: Example -> the package that it needs beside docleak's own, and what it says.
@@ -28,7 +32,18 @@ EXAMPLES = {
 APART = ("trl", "nvflare")
 
 
-def said_by(example: str, out: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The examples' model with one of its four layers: what it reads and forgets is in the tables below them."""
+    model, folder = load_model("layoutlmv3-start"), tmp_path_factory.mktemp("model")
+    assert isinstance(model, LayoutLMv3)
+    del model.module.layoutlmv3.encoder.layer[1:]
+    model.module.config.num_hidden_layers = 1
+    model.save(str(folder))
+    return folder
+
+
+def said_by(example: str, model: Path, out: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """What the example prints as a script."""
     name, *options = example.split()
     script = str(ROOT / "examples" / name)
@@ -43,6 +58,7 @@ def said_by(example: str, out: Path, patch: pytest.MonkeyPatch, capsys: pytest.C
     patch.syspath_prepend(ROOT / "examples")
     patch.setenv("UPDATES_AT_CLIENT", "")  # an example sets it: taken away afterwards, and not there before
     patch.delenv("UPDATES_AT_CLIENT")
+    patch.setattr(importlib.import_module("somebodys_app"), "MODEL", model)
     patch.setattr(sys, "argv", [script, str(out), *options])
     torch.manual_seed(0)
     with pytest.raises(SystemExit) as end:
@@ -55,13 +71,13 @@ def said_by(example: str, out: Path, patch: pytest.MonkeyPatch, capsys: pytest.C
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_records_and_is_audited_at_the_first_command(
-    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    example: str, shallow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All of them: pytest -m slow tests/test_taps_examples.py, with trl and nvflare installed or on PYTHONPATH."""
     needed, said = EXAMPLES[example]
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed: pip install -c constraints.txt {needed}")
-    printed = said_by(example, tmp_path, monkeypatch, capsys)
+    printed = said_by(example, shallow, tmp_path, monkeypatch, capsys)
     assert "Verdict: " in printed and said in printed, printed
     assert next((tmp_path / "audit").glob("report.html")).is_file()
     if example == "sft_trainer.py":  # no dropout: everything of the round is known
