@@ -310,28 +310,49 @@ main()
 """
 
 
+def on_a_full_disk(limit: int, *words: str, workers: int, docleak: Docleak, cwd: Path) -> Result:
+    """A command that can write no file beyond ``limit`` bytes: with workers in a process of its own, which they are
+    started by; else in this one."""
+    words = (*words, "--workers", str(workers))
+    if workers > 1:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        full = subprocess.run(
+            [sys.executable, "-c", FULL, str(limit), *words],
+            capture_output=True, text=True, check=False, cwd=cwd, env=environment,
+        )  # fmt: skip
+        return Result(full.returncode, full.stdout, full.stderr)
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        return docleak(*words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("limit", "unfinished", "more"),
-    [(4_000, True, ("--workers", "2", "--json")), (12_000, False, ("--workers", "1"))],
+    ("limit", "workers", "more"), [(4_000, 2, ("--json",)), (12_000, 1, ())], ids=["in a worker", "for the report"]
 )
 def test_a_full_disk_stops_the_audit_and_a_rerun_goes_on(
-    limit: int, unfinished: bool, more: tuple[str, ...], docleak: Docleak, tmp_path: Path
+    limit: int, workers: int, more: tuple[str, ...], docleak: Docleak, tmp_path: Path
 ) -> None:
     """The operating system really refuses here: for a picture in a worker process, or only for the report."""
     donut_start(seed=0, size=(96, 112)).save(str(tmp_path / "model"))
     small_pages(tmp_path / "pages")
+    unfinished = workers > 1
     words = ("audit", "--attacks", "random", "--model", "model", "--documents", "pages", "--pages", "2", "--out", "run")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    full = subprocess.run(
-        [sys.executable, "-c", FULL, str(limit), *words, *more],
-        capture_output=True, text=True, check=False, cwd=tmp_path, env=environment,
-    )  # fmt: skip
-    assert full.returncode == 1, full.stderr
-    assert "docleak: cannot write" in full.stderr and "a limit on the size of files was reached" in full.stderr
-    assert "run the same command again" in full.stderr and "Traceback" not in full.stderr
+    full = on_a_full_disk(limit, *words, *more, workers=workers, docleak=docleak, cwd=tmp_path)
+    assert full.code == 1, full.err
+    assert "docleak: cannot write" in full.err and "a limit on the size of files was reached" in full.err
+    assert "run the same command again" in full.err and "Traceback" not in full.err
     if "--json" in more:
-        assert set(json.loads(full.stdout)) == {"error"}
+        assert set(full.json()) == {"error"}
     left = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
     assert not [file for file in left if file.name.startswith(".docleak")], "half a file was left"
     assert not (tmp_path / "run" / "report.html").exists()
