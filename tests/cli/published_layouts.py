@@ -88,17 +88,17 @@ ASKED = ("provider_name", "provider_email", "invoice_number", "total")
 
 
 def pfl_docvqa(folder: Path) -> None:
-    """imdb/*.npy of 12 providers who are members, at ten clients, and 8 who are not, and their pages."""
+    """imdb/*.npy of ten providers who are members, each at a client of its own, and 4 who are not, and their pages."""
     (folder / "imdb").mkdir(parents=True)
     (folder / "images").mkdir()
-    documents = [5] * 12 + [2] * 8
-    pages = make_issuers(range(300, 320), documents, seed=0)
+    documents = [5] * 10 + [2] * 4
+    pages = make_issuers(range(300, 314), documents, seed=0)
     files: dict[str, list[dict[str, Any]]] = {}
     places = [(provider, document) for provider, count in enumerate(documents) for document in range(count)]
     for number, (provider, document) in enumerate(places):
         page = pages[number]
-        client, asked_of = f"train_client_{provider % 10}", "train"
-        if provider >= 12:
+        client, asked_of = f"train_client_{provider}", "train"
+        if provider >= 10:
             client, asked_of = "test", "red_test_negative"
         elif document > 1:
             client, asked_of = (("val", "val"), ("test", "test"), ("test", "red_test_positive"))[document - 2]
