@@ -65,8 +65,9 @@ def test_a_game_is_trained_before_its_time_is_taken(bench: Any, monkeypatch: pyt
 def test_an_evaluation_is_measured_on_the_device_that_is_there(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from bench import accelerator
 
-    sizes = {"small": ("layoutlmv3-start", None, False, 2), "recomputed": ("donut-start", None, True, 1)}
+    sizes = {"small": ("layoutlmv3-start", None, False, 2), "recomputed": ("donut-start", (96, 112), True, 1)}
     monkeypatch.setattr(accelerator, "SIZES", sizes)
+    monkeypatch.setattr(accelerator, "SIDE", 512)
     small, again = (accelerator.of_size(size, "float32", device="cpu") for size in sizes)
     assert small["seconds"] > 0 and small["gflop"] > 1 and 0.2 < small["products_share"] < 1 and small["moved"] < 1e-6
     assert again["gflop"] == 0, "recomputed layers are not counted"
