@@ -87,8 +87,9 @@ def _causes(
         causes.append(
             f"loss scale: the observed gradient is {scale:.4g} times ours (sum instead of mean, or AMP scaling)"
         )
-    # Only the best match: layer norms hide most of an input's scale, so that several come close.
-    left, name = min((distance_at(view, other, inputs), name) for name, other in _other_pixels(view, pixels))
+    # Only the best match: layer norms hide most of an input's scale, so that several come close. One may be our own.
+    others = [pair for pair in _other_pixels(view, pixels) if not torch.allclose(pair[1], pixels, rtol=0.0, atol=1e-5)]
+    left, name = min((distance_at(view, other, inputs), name) for name, other in others)
     if left < max(TOLERANCE, 0.01 * distance):
         causes.append(f"pixel normalisation: it matches when the client's pixels are {name}")
     unmasked = _unmasked(inputs)
