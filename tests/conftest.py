@@ -56,19 +56,19 @@ def pytest_collection(session: pytest.Session) -> None:
 
 #: The files that take longest, in that order: begun last, one of them would keep all other processes waiting.
 FIRST = (
-    "training/test_deployed.py", "test_taps_examples.py", "studies/weights/test_game.py",
-    "studies/updates/test_updates.py", "attacks/test_rounds.py", "training/test_removal.py",
-    "cli/test_reproduce_page.py", "cli/test_commands.py", "test_architecture.py",
-    "studies/updates/test_misdescribed.py", "attacks/test_gi_dqa_joint.py", "studies/answers/test_release_rows.py",
-    "studies/gradient/test_audit.py", "models/test_contract.py", "cli/test_attack_cdmi.py",
-    "studies/canaries/test_canaries.py", "attacks/test_engine.py", "attacks/test_observed.py",
-    "studies/pairs/test_pair_rows.py", "cli/test_train_lineage.py", "models/vlm/test_sizes.py", "test_examples.py",
-    "training/test_flower.py", "attacks/test_leak.py", "cli/test_train.py", "privacy/test_accounting.py",
-    "cli/test_audit_releases.py", "report/test_seen.py", "studies/gradient/test_defences.py",
+    "training/test_deployed.py", "cli/test_reproduce_page.py", "studies/weights/test_game.py",
+    "training/test_removal.py", "test_architecture.py", "test_taps_examples.py",
+    "studies/updates/test_misdescribed.py", "studies/updates/test_updates.py", "test_kills.py",
+    "privacy/test_accounting.py", "attacks/test_rounds.py", "cli/test_commands.py", "attacks/test_gi_dqa_joint.py",
+    "studies/answers/test_release_rows.py", "studies/gradient/test_audit.py", "models/test_contract.py",
+    "cli/test_attack_cdmi.py", "studies/canaries/test_canaries.py", "attacks/test_engine.py",
+    "attacks/test_observed.py", "studies/pairs/test_pair_rows.py", "cli/test_train_lineage.py",
+    "models/vlm/test_sizes.py", "test_examples.py", "training/test_flower.py", "attacks/test_leak.py",
+    "cli/test_train.py", "cli/test_audit_releases.py", "report/test_seen.py", "studies/gradient/test_defences.py",
     "studies/answers/test_answers_shipped.py", "training/test_private_clipping.py", "cli/test_reproduce_trainings.py",
-    "cli/test_gate.py", "models/test_loading.py", "studies/pairs/test_pair_study.py", "studies/gradient/test_report.py",
-    "test_front.py", "models/vlm/test_model.py", "recipes/test_rehearsal.py", "training/test_private_federation.py",
-    "privacy/test_bounded.py", "documents/test_synthetic.py",
+    "cli/test_gate.py", "models/test_loading.py", "studies/pairs/test_pair_study.py",
+    "studies/gradient/test_report.py", "test_front.py", "models/vlm/test_model.py", "recipes/test_rehearsal.py",
+    "training/test_private_federation.py", "privacy/test_bounded.py", "documents/test_synthetic.py",
 )  # fmt: skip
 
 
