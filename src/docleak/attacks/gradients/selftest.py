@@ -7,6 +7,7 @@ run stops with the likely cause.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -89,7 +90,7 @@ def _causes(
         )
     # Only the best match: layer norms hide most of an input's scale, so that several come close. One may be our own.
     others = [pair for pair in _other_pixels(view, pixels) if not torch.allclose(pair[1], pixels, rtol=0.0, atol=1e-5)]
-    left, name = min((distance_at(view, other, inputs), name) for name, other in others)
+    left, name = min(((distance_at(view, other, inputs), name) for name, other in others), default=(math.inf, ""))
     if left < max(TOLERANCE, 0.01 * distance):
         causes.append(f"pixel normalisation: it matches when the client's pixels are {name}")
     unmasked = _unmasked(inputs)
