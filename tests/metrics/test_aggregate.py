@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy.stats import beta
 
 from docleak.errors import RunError
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
-from docleak.metrics.estimate import ratio
+from docleak.metrics.estimate import by_signs, ratio
 
 COLUMNS = {"psnr", "mse", "fft2d", "ssim", "binary", "fuzz_ratio"}
 
@@ -183,3 +184,10 @@ def test_different_engines_are_not_mixed() -> None:
 def test_impossible_levels_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="expected a level"):
         table([page("a", [True])], **options)
+
+
+@pytest.mark.parametrize("differences", [[], [0, 0], [3], [2, -1, 1], [4, 0, -2, 1, 1]])
+def test_signs_by_a_coin_are_counted_as_by_hand(differences: list[int]) -> None:
+    sums = [sum(s * d for s, d in zip(signs, differences, strict=True))
+            for signs in itertools.product((1, -1), repeat=len(differences))]  # fmt: skip
+    assert by_signs(differences) == np.mean([one >= sum(differences) for one in sums])

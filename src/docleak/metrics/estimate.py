@@ -162,3 +162,12 @@ def ratio_of(groups: Iterable[Sequence[float]], rng: np.random.Generator, **more
 def expanded_tail(n: int, level: float) -> float:
     """The percentile at which an interval of ``level`` over n >= 2 resampled groups begins (Hesterberg, 2015, 4.3)."""
     return float(ndtr(-np.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 + level) / 2)))
+
+
+def by_signs(differences: Sequence[int]) -> float:
+    """How probable a sum as great is if a coin chose each difference's sign (exact permutation test, one-sided)."""
+    ways = np.ones(1)  # of a sum of k less their total: the share at place k
+    for size in map(abs, differences):
+        none = np.zeros(2 * size)
+        ways = (np.concatenate([ways, none]) + np.concatenate([none, ways])) / 2
+    return float(ways[sum(differences) + sum(map(abs, differences)) :].sum())

@@ -36,7 +36,7 @@ def choice(
     wide: float | None = 0.1,
 ) -> Choice:  # fmt: skip
     """Measured so, the leakage within ``wide`` of its value; without an interval for None."""
-    findings = SimpleNamespace(share=Estimate(None), routes=())
+    findings = SimpleNamespace(share=Estimate(None), routes=(), fields=())
     ends = () if leakage is None or wide is None else (leakage - wide, leakage + wide)
     best = SimpleNamespace(estimates={"fuzz_ratio": Estimate(leakage, *ends)})
     context: Any = None if leakage is None else SimpleNamespace(
@@ -70,7 +70,7 @@ def test_a_choice_is_dominated_by_one_that_leaks_less_and_answers_as_well(
 def test_what_no_training_taught_costs_no_answers() -> None:
     """Where the model without a defence answers nothing right, equal answers do not say that a defence is free."""
     context: Any = SimpleNamespace(
-        findings=SimpleNamespace(share=Estimate(None), judgement=SimpleNamespace(of=0, read=1), routes=()),
+        findings=SimpleNamespace(share=Estimate(None), judgement=SimpleNamespace(of=0, read=1), routes=(), fields=()),
         best=SimpleNamespace(estimates={"fuzz_ratio": Estimate(0.5)}), severity=Severity.PARTIAL,
     )  # fmt: skip
     for anls, told in ((0.03, True), (0.5, False)):

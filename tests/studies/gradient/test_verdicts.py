@@ -646,14 +646,16 @@ FLOOR_ONLY = "No attack on the picture was made, only the floor."
 
 
 def choice(
-    spec: str, read: int, leakage: float | None, severity: str, anls: float | None = None, failed: bool = False
-) -> Choice:
-    """A defence after which so many of six fields were read; the leakage surely so, within a tenth."""
+    spec: str, read: int, leakage: float | None, severity: str, anls: float | None = None, failed: bool = False,
+    documents: str = "abcdef",
+) -> Choice:  # fmt: skip
+    """A defence after which so many of six fields, one a document, were read; the leakage surely so, within a tenth."""
     utility = None if anls is None else asdict(Utility(Estimate(anls), 1.0, 10, 0.1, 1000))
     cells = tuple([Cell.READ] * read + [Cell.NOT] * (6 - read))
     findings = SimpleNamespace(
         judgement=judge(cells, [FLOOR_ONLY] * (severity == "untold")), routes=(Route("picture", cells),),
         share=Estimate(leakage),
+        fields=[SimpleNamespace(document=name, cell=cell) for name, cell in zip(documents, cells, strict=True)],
     )  # fmt: skip
     best = SimpleNamespace(
         estimates={"fuzz_ratio": Estimate(leakage, *(() if leakage is None else (leakage - 0.1, leakage + 0.1)))}
@@ -676,7 +678,7 @@ def test_advice_follows_from_the_defences_that_were_measured() -> None:
     )  # fmt: skip
     assert "Without a defence: 6 of 6 private fields read by any route: picture 6 of 6" in lines
     assert "Would have stopped what was tried here: Gaussian noise of 1" in lines and "ANLS 0.450" in lines
-    assert "Lowered what was read, without stopping it: only the largest 50" in lines
+    assert "Lowered what was read: only the largest 50" in lines
     assert "from being read in part: Gaussian noise of 0.1 on every number sent (0 of 6" in lines, (
         "0 of 6 is not 'lowered'"
     )
@@ -710,7 +712,30 @@ def test_a_field_or_two_fewer_may_be_the_solvers_chance(before: int, after: int,
     """30 of 61 fields for 31 stood under "lowered" (docs/results/defences.md)."""
     lines = advised(choice("none", before, 0.7, "severe"), choice("clip:norm=1", after, 0.65, "severe"))
     assert ("Lowered what was read" in lines) is lowered
-    assert ("Read less, but by no more than chance explains: gradient clipped" in lines) is not lowered
+    assert ("Read less or nothing, but by no more than chance explains: gradient clipped" in lines) is not lowered
+
+
+@pytest.mark.parametrize(("documents", "read", "said", "odds"), [
+    ("abcdef", 6, "Would have stopped what was tried here", "6 documents with 1.6 % probability"),
+    ("aaabbb", 6, "Read less or nothing, but by no more than chance explains", "2 documents with 25 % probability"),
+    ("abcdef", 1, "Read less or nothing, but by no more than chance explains", "6 documents with 50 % probability"),
+])  # fmt: skip
+def test_a_defence_that_may_have_done_nothing_is_not_said_to_stop(
+    documents: str, read: int, said: str, odds: str
+) -> None:
+    """Fields of one page stand or fall together; one field that is not read again is a coin's head."""
+    sides = [choice(spec, count, 0.1, severity, documents=documents)
+             for spec, count, severity in (("none", read, "severe"), ("clip:norm=1", 0, "none"))]  # fmt: skip
+    lines = advised(*sides)
+    assert said in lines and f"; one that does nothing takes as many off {odds})" in lines
+    assert "would not have stopped" not in lines
+
+
+def test_pages_that_were_tried_without_the_defence_alone_are_not_taken_by_it() -> None:
+    plain, half = choice("none", 6, 1.0, "severe"), choice("clip:norm=1", 3, 1.0, "severe")
+    assert half.context is not None
+    del half.context.findings.fields[3:]
+    assert "Did not lower what was read: gradient clipped" in advised(plain, half)
 
 
 def test_advice_says_where_nothing_stops_it() -> None:

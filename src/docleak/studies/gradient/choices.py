@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
 
 from docleak.defenses import DEFENSES, TemplateDefense
 from docleak.documents.pages import gathered, grouped
 from docleak.errors import RunError
 from docleak.files import shaped
-from docleak.metrics.estimate import Estimate
+from docleak.metrics.estimate import Estimate, by_signs
 from docleak.report.pictures import new_figure, svg_figure
 from docleak.report.severity import Cell, Judgement, Severity, routes_sentence
 from docleak.report.table import Column, Row, Table, Value
@@ -29,7 +29,7 @@ from docleak.studies.gradient.utility import TEST_PAGES, Utility
 SAME = 0.002
 #: A model that answers less than this right has not learned enough for a defence to cost it answers.
 LEAST_RIGHT = 0.1
-#: Fewer fields are a defence's doing where chance explains as many with at most this probability.
+#: Fewer fields are a defence's doing where one that does nothing reads as few with at most this probability.
 BY_CHANCE = 0.05
 AGAIN = "Run docleak defend again."
 COLUMNS = {
@@ -51,7 +51,8 @@ MEANING = (
     f"audited weights under the defence on synthetic invoices, whatever was attacked, then asked about {TEST_PAGES} "
     "unseen ones: the interval is over these, and knows nothing of another training; a template defence leaves "
     "training alone. Quiet rows are dominated: another choice surely leaks less, as the intervals do not meet, and by "
-    "its ANLS and its loss costs no more."
+    "its ANLS and its loss costs no more. That a defence takes fields is held against one that does nothing, each by "
+    "itself: with and without it would then be exchanged in each document by a coin (exact)."
 )
 
 
@@ -130,11 +131,13 @@ def choices_of(run: Run, rng: np.random.Generator) -> list[Choice]:
 
 def _dominating(choice: Choice, others: Sequence[Choice]) -> str:
     for other in others:
-        high, low = other.leak.high, choice.leak.low
-        surely = high is not None and low is not None and high < low
-        if surely and _costs_no_more(other, choice) and not _untold(other):
+        if _below(other.leak, choice.leak) and _costs_no_more(other, choice) and not _untold(other):
             return other.summary
     return ""
+
+
+def _below(one: Estimate, other: Estimate) -> bool:
+    return one.high is not None and other.low is not None and one.high < other.low
 
 
 def _costs_no_more(other: Choice, choice: Choice) -> bool:
@@ -257,12 +260,13 @@ def effects(choices: Sequence[Choice]) -> list[str]:
     return lines
 
 
+LEAKS = (Severity.SEVERE, Severity.PARTIAL)
 #: What a defence did -> the words for it, in the order in which they are told.
 EFFECTS = {
     "stopped": "Would have stopped what was tried here",
     "in part": "Kept every field that counts from being read exactly, and not from being read in part",
-    "lowered": "Lowered what was read, without stopping it",
-    "chance": "Read less, but by no more than chance explains",
+    "lowered": "Lowered what was read",
+    "chance": "Read less or nothing, but by no more than chance explains",
     "useless": "Did not lower what was read",
     "unsure": "Nothing was read, but it could not be told whether it helps",
 }
@@ -271,15 +275,27 @@ EFFECTS = {
 def _effect(plain: Choice, choice: Choice) -> str:
     """What a defence that was tried did to what is read without one: a key of EFFECTS."""
     assert choice.context is not None
-    if _read_count(plain) and not _read_count(choice) and choice.context.severity is Severity.NONE:
-        return "stopped"
     if not _read_count(choice) and _untold(choice):
         return "unsure"
-    if not _lowers(plain, choice):
+    taken = _taken(plain, choice)
+    if sum(taken) > 0:
+        surely = by_signs(taken) <= BY_CHANCE
+    elif sum(taken) == 0 and (choice.leakage or 0.0) < (plain.leakage or 0.0) - SAME:  # more than a rounding
+        surely = _below(choice.leak, plain.leak)
+    else:
         return "useless"
-    if not _surely(plain, choice):
+    if not surely:
         return "chance"
-    return "lowered" if _read_count(choice) else "in part"
+    if _read_count(choice) or not _read_count(plain):
+        return "lowered"
+    return "stopped" if choice.context.severity is Severity.NONE else "in part"
+
+
+def _taken(plain: Choice, choice: Choice) -> list[int]:
+    """How many fields fewer are read under the defence, of each document that was attacked both with and without it."""
+    fields = [gathered((one.document, one.cell is Cell.READ) for one in side.context.findings.fields)
+              for side in (plain, choice) if side.context]  # fmt: skip
+    return [sum(fields[0][name]) - sum(fields[1][name]) for name in fields[0] if name in fields[1]]
 
 
 def _compared(plain: Choice, tried: Sequence[Choice]) -> list[str]:
@@ -287,22 +303,32 @@ def _compared(plain: Choice, tried: Sequence[Choice]) -> list[str]:
     lines = [f"Without a defence: {_read(plain)}."]
     for effect, words in EFFECTS.items():
         if group := groups.get(effect):
-            lines.append(f"{words}: {_named(group, why=effect == 'unsure')}.")
-    other, count = "other " * ("unsure" in groups), len(tried) - len(groups.get("unsure", ()))
+            lines.append(f"{words}: {_named(group, plain, why=effect == 'unsure')}.")
+    failed = [choice for choice in tried if choice.context and choice.context.severity in LEAKS]
+    other = "other " * (len(failed) < len(tried))
     if not _read_count(plain):
         lines.append("Nothing was read without a defence, so this comparison cannot say what would have stopped it.")
-    elif "stopped" not in groups and count == 1:
+    elif "stopped" not in groups and len(failed) == 1:
         lines.append(f"The {other}defence measured here would not have stopped it.")
-    elif "stopped" not in groups and count:
-        lines.append(f"None of the {other}{count} defences measured here would have stopped it.")
+    elif "stopped" not in groups and failed:
+        lines.append(f"None of the {other}{len(failed)} defences measured here would have stopped it.")
     return lines
 
 
-def _named(group: Sequence[Choice], *, why: bool = False) -> str:
-    """The choices with what was read under each and what it costs, and ``why`` that is no finding."""
+def _named(group: Sequence[Choice], plain: Choice | None = None, *, why: bool = False) -> str:
+    """The choices with what was read under each and what it costs, how probable that is where a defence does nothing
+    (beside ``plain``), and ``why`` that is no finding."""
     return "; ".join(
-        f"{row.summary} ({_read(row)}; {_cost(row)}{f'; why: {_why(row)}' if why else ''})" for row in group
+        f"{row.summary} ({_read(row)}; {_cost(row)}{f'; why: {_why(row)}' if why else _odds(plain, row)})"
+        for row in group
     )
+
+
+def _odds(plain: Choice | None, choice: Choice) -> str:
+    if plain is None or sum(taken := _taken(plain, choice)) <= 0:
+        return ""
+    documents, percent = counted_words(len(taken), "document"), max(0.1, math.ceil(1000 * by_signs(taken)) / 10)
+    return f"; one that does nothing takes as many off {documents} with {percent:g} % probability"
 
 
 def _why(choice: Choice) -> str:
@@ -315,28 +341,6 @@ def _why(choice: Choice) -> str:
 
 def _read_count(choice: Choice) -> int:
     return choice.said.read if choice.said else 0
-
-
-def _lowers(plain: Choice, choice: Choice) -> bool:
-    """Fewer fields were read, or as many and so much less of the others that it is no rounding."""
-    if _read_count(choice) != _read_count(plain):
-        return _read_count(choice) < _read_count(plain)
-    return (choice.leakage or 0.0) < (plain.leakage or 0.0) - SAME
-
-
-def _surely(plain: Choice, choice: Choice) -> bool:
-    """Whether more fields are read without the defence alone than under it alone than chance explains (sign test over
-    the fields); where as many are read, whether the intervals of the leakage do not meet."""
-    if _read_count(plain) == _read_count(choice):
-        high, low = choice.leak.high, plain.leak.low
-        return high is not None and low is not None and high < low
-    assert plain.said is not None and choice.said is not None
-    read = [[cell is Cell.READ for cell in said.cells] for said in (plain.said, choice.said)]
-    if len(read[0]) == len(read[1]):
-        lost, won = (sum(a and not b for a, b in zip(*pair, strict=True)) for pair in (read, read[::-1]))
-    else:  # not all pages are finished
-        lost, won = sum(read[0]) - sum(read[1]), 0
-    return float(binom.sf(lost - 1, lost + won, 0.5)) <= BY_CHANCE
 
 
 def _untold(choice: Choice) -> bool:
