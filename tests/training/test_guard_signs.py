@@ -63,7 +63,8 @@ def test_what_is_next_to_nothing_is_silenced_as_what_is_nothing() -> None:
     only(inspect({**usual, "1.weight": torch.zeros(WIDTH)}), "first 1.weight")
     begun = {**last, "layers.0.norm.weight": torch.zeros(WIDTH), "layers.1.norm.weight": torch.zeros(WIDTH)}
     assert not inspect(begun).refused, "Gemma's norms, to which 1 is added, begin so"
-    only(inspect({**begun, "layers.1.norm.weight": torch.ones(WIDTH)}), "first layers.0.norm.weight")
+    for other in ("layers.1.norm.weight", "layers.1.after.weight"):  # all of a kind: Llama's before attention
+        only(inspect({**begun, other: torch.ones(WIDTH)}), "first layers.0.norm.weight")
 
 
 def test_what_comes_out_as_no_number_is_no_all_clear() -> None:

@@ -10,7 +10,6 @@ neighbouring rows. The silo knows its inputs, so it can count them; nobody else 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -95,15 +94,13 @@ def of_weights(asked: Weights) -> list[Sign]:
 
 
 def _norms(asked: Weights) -> list[str]:
-    """Layer norms' gains that pass nothing on. Of norms without a bias only those beside others of their name that do:
-    Gemma's begin at zero, for 1 is added to them."""
+    """Layer norms' gains that pass nothing on. Of norms without a bias only where others of the model do: Gemma's
+    begin at zero, for 1 is added to them."""
     gains = {name: _rms(_matrix(value)) for name, value in asked.items()
              if value.ndim == 1 and len(value) >= LEAST_SIDE and name.endswith(".weight")}  # fmt: skip
-    most: dict[str, float] = {}
-    for name, size in gains.items():
-        kind = re.sub(r"\d+", "", name)
-        most[kind] = max(most.get(kind, 0.0), size, float(f"{name.removesuffix('weight')}bias" in asked))
-    return [name for name, size in gains.items() if size < NOTHING * most[re.sub(r"\d+", "", name)]]
+    biased = {name for name in gains if f"{name.removesuffix('weight')}bias" in asked}
+    most = max((size for name, size in gains.items() if name not in biased), default=0.0)
+    return [name for name, size in gains.items() if size < NOTHING * (1.0 if name in biased else most)]
 
 
 def since(asked: Weights, last: Weights) -> list[Sign]:
