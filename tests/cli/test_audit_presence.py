@@ -17,7 +17,7 @@ from docleak.errors import DocleakError, DocumentError, SelfTestError
 from docleak.metrics.estimate import Estimate
 from docleak.report.severity import Severity
 from docleak.studies.presence.config import PresenceConfig
-from docleak.studies.presence.reading import SCORES, measure_of, rows_of, told
+from docleak.studies.presence.reading import SCORES, rows_of, told
 from docleak.studies.presence.study import PresenceStudy
 
 Command = Callable[..., tuple[Any, str, str]]
@@ -122,9 +122,8 @@ def test_two_kinds_of_pages_are_no_finding(
     info = {"recorded": {"model": "m", "updates": 1}, **({"blind": blind.to_json()} if blind else {})}
     config = {"pages": None, "batch_size": 2, "seed": 5, "per_provider": 0}
     run = SimpleNamespace(path=tmp_path, config=config, info=info, units=lambda: [record])
-    _, part = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
+    _, part, measure = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
     assert part.severity is severity and said in part.sentence
-    measure = measure_of(run, "m")  # type: ignore[arg-type]
     assert measure.estimate.value == (None if said else 1.0) and "a wrong one hides what is there" in measure.doubts[0]
     assert "checked for 0 of 1 update" in part.sentence and "a wrong one hides what is there" in part.sentence
 
@@ -137,9 +136,9 @@ def test_scores_that_are_surely_lower_for_what_is_inside_are_no_low_number(tmp_p
     config = {"pages": 48, "batch_size": 24, "seed": 5, "per_provider": 0, "model": "m", "optimiser": "sgd",
               "local_steps": 1, "precision": "float32"}  # fmt: skip
     run = SimpleNamespace(path=tmp_path, config=config, info={}, units=lambda: [record])
-    (doubt,) = measure_of(run, "m").doubts  # type: ignore[arg-type]
+    _, part, measure = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
+    (doubt,) = measure.doubts
     assert "surely lower for those that the updates hold" in doubt
-    _, part = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
     assert part.severity is Severity.UNTOLD and doubt in part.sentence
 
 

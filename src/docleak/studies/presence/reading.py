@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,8 +64,7 @@ LIMITS = (
 def read_presence(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
     """A row per run, two where providers are asked about; those of all rounds together."""
     told_of = [rows_of(run, rng) for run in runs]
-    measures = tuple(measure_of(run, part.name) for run, (_, part) in zip(runs, told_of, strict=True))
-    rows, parts = [row for group, _ in told_of for row in group], [part for _, part in told_of]
+    rows, parts = [row for group, _, _ in told_of for row in group], [part for _, part, _ in told_of]
     what = "provider" if all(run.config.get("per_provider") for run in runs) else "page"
     caption = f"95 % intervals over {what}s, those in updates and others apart; those of a round share one update."
     table = Table("Presence in an update", COLUMNS, rows, caption, first="model, optimiser, steps x pages, sent as")
@@ -74,7 +73,8 @@ def read_presence(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         lead=f"What a server that suspects a {what} can tell of an update.",
         parts=tuple(parts),
         counted=" ".join(part.sentence for part in parts if part.severity is worst(p.severity for p in parts)),
-        lines=(table.to_text(),), tables={"presence": table}, measures=measures,
+        lines=(table.to_text(),), tables={"presence": table},
+        measures=tuple(measure for _, _, measure in told_of),
         sections=(Section("presence", "Membership", "Pages in and out", render("table.html.j2", table=table)),
                   Section("threat-presence", "Threat model", "Threat model: who could do this",
                           render("threat.html.j2", model=THREAT))),
@@ -123,8 +123,8 @@ def asked_about(run: Run) -> str:
     return f"{asked} not in the one they were asked of" if run.info.get("recorded") else f"{asked} in none"
 
 
-def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
-    """A run's rates, and what they say. RunError of fewer than two that are finished."""
+def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part, Measure]:
+    """A run's rates, what they say, and the number that a policy can bound. RunError of fewer than two that are finished."""
     records = run.units()
     if sum(len(record["inside"]) for record in records) < 2:
         raise RunError(f"{run.path} has fewer than 2 finished pages in updates. Go on with it, or ask more --pages.")
@@ -152,16 +152,21 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
         said.append(f"{question}: {'; '.join(parts)}")
     if blind.value is not None:
         said.append(f"Without model or update: AUC {blind.text(2)}")
-    low = best_auc(run).low or 0.0
-    if low > 0.5 and (fault := _confounded(run)):
+    seen, fault = aucs(run), _confounded(run)
+    best = _best(seen)
+    low = best.low or 0.0
+    if low > 0.5 and fault:
         low = 0.0
         said.append(fault)
     elif low <= 0.5:
-        said.append("No score that sees the update has its whole interval above 1/2")
-    said += [doubt.removesuffix(".") for doubt in _turned(run)]
+        said.append(f"Of the {len(seen)} scores that see the update none is above 1/2 by an interval that holds for all")
+    turned = _turned(seen)
+    said += [doubt.removesuffix(".") for doubt in turned]
     severity = Severity.SEVERE if low >= 0.75 else Severity.PARTIAL if low > 0.5 else Severity.UNTOLD
     label = f"{'Providers' if c.get('per_provider') else 'Pages'} told apart" if low > 0.5 else ""
-    return rows, Part(name, severity, f"{'. '.join(said)}.", label, "presence")
+    part = Part(name, severity, f"{'. '.join(said)}.", label, "presence")
+    measured = Estimate(None, why=f"{fault[0].lower()}{fault[1:]}") if fault else best
+    return rows, part, Measure(PRESENCE, name, measured, (*_words(run), *turned))
 
 
 def _called(run: Run, records: Sequence[Mapping[str, Any]]) -> str:
@@ -197,32 +202,23 @@ def aucs(run: Run) -> list[Estimate]:
     return [told(run.units(), score, np.random.default_rng(seed), of, sure)[0] for of, score in tried]
 
 
-def best_auc(run: Run) -> Estimate:
+def _best(told_of: Sequence[Estimate]) -> Estimate:
     """The greatest of them, between the greatest of their ends."""
-    told_of = aucs(run)
     value, low, high = (max((getattr(one, end) or 0.0) for one in told_of) for end in ("value", "low", "high"))
     return replace(told_of[0], value=value, low=low, high=high)
 
 
-def measure_of(run: Run, name: str) -> Measure:
-    """The same as a number that a policy can bound, with what makes a low one no all-clear."""
-    doubts: tuple[str, ...] = ()
+def _words(run: Run) -> Iterator[str]:
+    """On whose words it rests which pages updates hold, and which not: what makes a low number no all-clear."""
     if any(not one.get("replayed", True) for one in run.units()):
-        doubts = ("Which pages the updates hold is what the folders given say, and a wrong one hides what is there.",)
+        yield "Which pages the updates hold is what the folders given say, and a wrong one hides what is there."
     if run.config.get("others") not in (None, "", SYNTHETIC):
-        doubts += (
-            "That no update holds the other pages is their owner's word, and one that does hides what is there.",
-        )
-    doubts += _turned(run)
-    if fault := _confounded(run):
-        why = f"{fault[0].lower()}{fault[1:]}"
-        return Measure(PRESENCE, name, Estimate(None, why=why), doubts)
-    return Measure(PRESENCE, name, best_auc(run), doubts)
+        yield "That no update holds the other pages is their owner's word, and one that does hides what is there."
 
 
-def _turned(run: Run) -> tuple[str, ...]:
+def _turned(seen: Sequence[Estimate]) -> tuple[str, ...]:
     """Why a low AUC is no all-clear, as a sentence, where one is surely below 1/2."""
-    if any(one.high is not None and one.high < 0.5 for one in aucs(run)):
+    if any(one.high is not None and one.high < 0.5 for one in seen):
         return (
             "A score is surely lower for those that the updates hold: who sees that turns it round, or the two were "
             "given the wrong way round.",
