@@ -117,7 +117,9 @@ def test_the_best_of_several_scores_has_to_hold_for_all_of_them(tmp_path: Path) 
         run = SimpleNamespace(path=tmp_path, config=config, info={}, units=lambda: [record])
         rows, part, _ = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
         assert (rows[0].values["residual_auc"].low > 0.5) is (ahead > 4)
-        assert ("none is above 1/2 by an interval that holds for all" in part.sentence) is (part.severity == "untold")
+        assert ("By intervals that hold for all 4 scores that see the update none is above 1/2" in part.sentence) is (
+            part.severity == "untold"
+        )
         return part.severity
 
     assert [severity(ahead) for ahead in (3.5, 5.0, 18.0)] == ["untold", "untold", "severe"]

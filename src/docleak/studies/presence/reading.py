@@ -124,7 +124,7 @@ def asked_about(run: Run) -> str:
 
 
 def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part, Measure]:
-    """A run's rates, what they say, and the number that a policy can bound. RunError of fewer than two that are finished."""
+    """A run's rates, what they say, and the number that a policy can bound. RunError of fewer than two finished."""
     records = run.units()
     if sum(len(record["inside"]) for record in records) < 2:
         raise RunError(f"{run.path} has fewer than 2 finished pages in updates. Go on with it, or ask more --pages.")
@@ -159,7 +159,7 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part, Measur
         low = 0.0
         said.append(fault)
     elif low <= 0.5:
-        said.append(f"Of the {len(seen)} scores that see the update none is above 1/2 by an interval that holds for all")
+        said.append(f"By intervals that hold for all {len(seen)} scores that see the update none is above 1/2")
     turned = _turned(seen)
     said += [doubt.removesuffix(".") for doubt in turned]
     severity = Severity.SEVERE if low >= 0.75 else Severity.PARTIAL if low > 0.5 else Severity.UNTOLD
