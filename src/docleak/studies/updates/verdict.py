@@ -20,7 +20,7 @@ from docleak.studies.gradient.findings import FLOORS
 TOLD, SURE = 0.5, 0.8
 #: Chance of calling fields told that are not, where the checks have failed.
 BY_CHANCE = 0.01
-#: Tokens that are read and true, as a share of those that are either, from which a bag is that of these pages.
+#: Tokens that are read and true, as a share of those that are either, above which a bag may be that of these pages.
 SAME_TOKENS = 0.9
 
 
@@ -94,15 +94,15 @@ def _severity_of_words(words: Mapping[str, Any], doubts: Sequence[str]) -> Sever
 
 def beyond_chance(words: Mapping[str, Any]) -> bool:
     """Whether more private fields of these pages are told than of pages that nobody has (Fisher's exact test), or the
-    tokens read are those of these pages, and of none of those."""
+    tokens read are those of these pages, and lack fewer of them than of any set of those."""
     from scipy.stats import fisher_exact  # takes half a second
 
     (held, of), (chance, among) = words["fields"], words["control"]
     table = [[held, of - held], [chance, among - chance]]
     if of and among and fisher_exact(table, alternative="greater").pvalue < BY_CHANCE:
         return True
-    either, controls = words["found"] + words["true"] - words["right"], words["control_tokens"]
-    return bool(controls) and (words["right"] / either if either else 0.0) > max(SAME_TOKENS, *controls)
+    either, right, missed = words["found"] + words["true"] - words["right"], words["right"], words.get("control_missed")
+    return bool(missed) and right > SAME_TOKENS * either and 1 - right / words["true"] < min(missed)
 
 
 def doubts_of(record: Mapping[str, Any]) -> list[str]:

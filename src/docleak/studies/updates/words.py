@@ -87,7 +87,7 @@ def words_in(
         "fields": fields,
         "unwritten": unwritten,
         "control": _covered(model, bag, unknown)[:2],
-        "control_tokens": _by_chance(model, bag, unknown, len(truth.examples)),
+        "control_missed": _missed(model, bag, unknown, len(truth.examples)),
     }
 
 
@@ -120,13 +120,13 @@ def _read(
     return Bag(words.tokens, words.members.taken.double(), words.exact), told
 
 
-def _by_chance(model: DocumentModel, bag: Bag, pages: Sequence[Page], count: int) -> list[float]:
-    """For sets of ``count`` questions about made-up pages: tokens in bag and set, as a share of those in either."""
+def _missed(model: DocumentModel, bag: Bag, pages: Sequence[Page], count: int) -> list[float]:
+    """For sets of ``count`` questions about made-up pages, or fewer: the share of their tokens that the bag lacks."""
     fitted = [model.fit(page) for page in pages]
     asked = [tokens_of(model, model.encode(page, question)) for page in fitted for question in page.questions]
     sets = [set().union(*asked[at : at + count]) for at in range(0, len(asked), max(1, len(asked) // CONTROLS))]
     ids = set(bag.tokens)
-    return [len(ids & tokens) / max(1, len(ids | tokens)) for tokens in sets]
+    return [len(tokens - ids) / max(1, len(tokens)) for tokens in sets]
 
 
 def _agreement(found: set[int], true: set[int]) -> dict[str, Any]:
