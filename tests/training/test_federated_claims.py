@@ -96,20 +96,23 @@ def test_whoever_sees_more_than_the_models_is_told_their_own_epsilon(
     limit = _spent(tmp_path, Federation(rounds=1, holdout=0.0, privacy=plan, secure=secure), silos)["limit"]
     shares = secure.threshold if secure else silos
     said = re.findall(
-        r"towards (?:it|the server), this training alone costs epsilon ([0-9.]+) at delta 1e-05 per provider", limit
+        r"towards (?:it|them|the server), this training alone costs epsilon ([0-9.]+) at delta 1e-05 per provider",
+        limit,
     )
-    wanted = [exact(math.sqrt(shares) / 2, 1e-5)] * (secure is None) + [exact(1 / math.sqrt(1 - 1 / shares) / 2, 1e-5)]
+    alone = exact(math.sqrt(shares) / 2, 1e-5)
+    wanted = [alone] * (secure is None) + [exact(1 / math.sqrt(1 - 1 / shares) / 2, 1e-5)] + [alone] * (shares > 2)
     assert [float(one) for one in said] == pytest.approx(wanted, rel=1e-3)
     assert "Trials of other settings" in limit
+    assert "of a provider whose documents lie at several." in limit
     one = _spent(tmp_path / "one", Federation(rounds=1, holdout=0.0, privacy=plan), 1)["limit"]
-    assert "towards" not in one
+    assert "towards" not in one and "whose documents lie" not in one
 
 
 def test_a_share_of_the_least_noise_hides_nothing(tmp_path: Path) -> None:
     """It was refused as too little noise for a mechanism, after the training."""
     plan = DpPlan(Mechanism(1e-9, 1), clip_norm=1.0, denominator=2, delta=1e-5)
     limit = _spent(tmp_path, Federation(rounds=1, holdout=0.0, privacy=plan), 4)["limit"]
-    assert limit.count("this training alone costs epsilon inf at delta 1e-05 per provider.") == 2
+    assert limit.count("this training alone costs epsilon inf at delta 1e-05 per provider.") == 3
 
 
 def test_a_unit_in_two_silos_that_nobody_could_see_is_said(tmp_path: Path) -> None:

@@ -86,6 +86,9 @@ SEEN = {
     True: "The server sees sums with the whole noise, as long as it follows the protocol (docs/secure-aggregation.md).",
 }
 OTHER = "Another silo can take its own share of the noise off a sum: towards it, this training alone costs epsilon {}."
+TOGETHER = "All others together can take all but one share off: towards them, this training alone costs epsilon {}."
+#: What no silo can see, and the accounting rests on.
+AT_ONE = "Each {0} is counted at one silo: towards nobody is anything claimed of a {0} whose documents lie at several."
 NOISED = "ANLS is from noised sums; the intervals are of that noise, and say nothing of other documents."
 TRIALS = "Trials of other settings on the same pages are not counted."
 #: Of a sum over two silos, which secure aggregation hides from the server alone.
@@ -193,10 +196,12 @@ def delta_by_plan(plan: DpPlan, silos: int) -> str:
 
 def seen_by_parties(ledger: Ledger, federation: Federation, silos: int) -> str:
     """What the server, and another silo, see of one silo of a private training, and what its rounds cost towards them;
-    "" without noise, and where one silo adds all of it."""
+    "" without noise; where one silo adds all of it, only whom the accounting covers."""
     plan, shares = ledger.plan, noise_shares(federation, silos)
+    unit = plan.mechanism.unit
+    at_one = AT_ONE.format(unit) if silos > 1 and unit is not Unit.CLIENT and plan.mechanism.noise_multiplier else ""
     if not plan.mechanism.noise_multiplier or shares < 2:
-        return ""
+        return at_one
 
     def cost(part: float) -> str:
         seen = plan.bound(ledger.begun).mechanism.of_noise(part)
@@ -205,7 +210,8 @@ def seen_by_parties(ledger: Ledger, federation: Federation, silos: int) -> str:
         return f"{told}{second_opinion([seen], plan.delta, epsilon)}"
 
     server = SEEN[federation.secure is not None].format(cost(1 / shares))
-    return " ".join(filter(None, [server, OTHER.format(cost(1 - 1 / shares)), _of_two(federation, silos)]))
+    others = [OTHER.format(cost(1 - 1 / shares)), TOGETHER.format(cost(1 / shares)) if shares > 2 else ""]
+    return " ".join(filter(None, [server, *others, _of_two(federation, silos), at_one]))
 
 
 def _of_two(federation: Federation, silos: int) -> str:
