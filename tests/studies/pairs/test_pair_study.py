@@ -351,14 +351,14 @@ def test_the_classes_of_a_batch_stand_or_fall_together() -> None:
     one = [{"tokens": 0.0, "ssim": 0.01, "label": number < 1} for number in range(4)]
     told = verdict(["mgis"], [{"attack": "mgis", "batch": 0, "scores": one}])["sentence"]
     assert "a coin for each gradient does as well with at most 100% probability" in told, "it is 50 %"
-    many = [{"attack": "mgis", "batch": batch, "scores": scores} for batch in range(5)]
+    many = [{"attack": "mgis", "batch": batch, "scores": scores} for batch in range(6)]
     assert verdict(["mgis"], many)["severity"] == "partial"
 
 
 @pytest.mark.parametrize(
     ("tokens", "others", "severity"),
-    [(0.6, [0.1] * 10, "partial"), (0.6, [0.1] * 5 + [0.6] * 5, "untold"), (0.95, [0.6] * 10, "severe"),
-     (0.1, [0.6] * 10, "none")],
+    [(0.6, [0.1] * 10, "partial"), (0.6, [0.1], "untold"), (0.6, [0.1] * 5 + [0.6] * 5, "untold"),
+     (0.95, [0.6] * 10, "severe"), (0.1, [0.6] * 10, "none")],
 )  # fmt: skip
 def test_texts_that_are_like_any_other_are_not_counted(tokens: float, others: list[float], severity: str) -> None:
     """A language model writes what people write: half of "there is a box with ..." stands in many texts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,9 @@ SEEN, BLURRED = 0.5, 0.25
 CLEAR = 0.9
 #: Words count as told where the word table names this share of them, and this share of what it names is right.
 TOLD_WORDS, SURE_WORDS = 0.5, 0.8
-#: Classes count as read out where a draw for each names as many with at most this probability.
+#: What chance explains with at most this probability counts; each of pictures, texts and classes with a third of it.
 BY_CHANCE = 0.05
+SINGLE = BY_CHANCE / 3
 #: Pairs that are shown, and pixels that a shown picture is at least wide; texts that a terminal shows.
 SHOWN, WIDE, TOLD = 12, 320, 4
 STAGE_1 = "mmgia-stage1"
@@ -187,22 +188,14 @@ def verdict(
     lone = sum(PARTLY <= value < READ and not there for value, there in zip(best["tokens"], held, strict=True))
     parts -= lone
     pictures, blurs = (sum(value >= least for value in best["ssim"]) for least in (SEEN, BLURRED))
-    labels = gathered(
-        (batch, bool(next(scores[name] for name in attacks if name in scores)["label"]))
-        for (batch, _), scores in by_pair.items()
-    )
-    right = sum(sum(side) for side in labels.values())
-    gradients_right = sum(sum(side) / len(side) for side in labels.values())
-    # What is told counts whole gradients alone; that nothing is, every part of one.
-    by_draw = float(binom.sf(math.floor(gradients_right + 1e-9) - 1, len(labels), 1 / classes))
-    by_two = float(binom.sf(math.ceil(gradients_right - 1e-9) - 1, len(labels), classes ** (fused - 2)))
-    told = by_draw <= BY_CHANCE
+    right, by_draw, by_two, drawn = _of_classes(attacks, by_pair, classes, fused)
+    told = by_draw <= SINGLE
     alike = [_alike(list(by_pair.values()), "others", least) for least in (SEEN, BLURRED)]
     like_text = _alike(list(by_pair.values()), "other_tokens", PARTLY)
-    by_any = min(float(binom.sf(count - 1, n, of)) for count, of in zip((pictures, blurs), alike, strict=True))
-    as_any = bool(blurs) and by_any > BY_CHANCE and max(best["ssim"]) < CLEAR
-    by_text = float(binom.sf(parts - 1, sum(held), like_text))
-    as_text = bool(parts) and not texts and by_text > BY_CHANCE
+    by_any = _by_chance(by_pair.values(), "ssim", "others", SEEN if pictures else BLURRED)
+    as_any = bool(blurs) and by_any > SINGLE and max(best["ssim"]) < CLEAR
+    by_text = _by_chance(by_pair.values(), "tokens", "other_tokens", PARTLY)
+    as_text = bool(parts) and not texts and by_text > SINGLE
     shown, outlined = (0, 0) if as_any else (pictures, blurs)
     most, out = max(texts, shown), max(0 if as_text else parts, outlined)
     first = [next(iter(scores.values())) for scores in by_pair.values()]
@@ -223,17 +216,14 @@ def verdict(
         severity, label = Severity.UNTOLD, Severity.UNTOLD.label
     else:
         severity, label = Severity.NONE, "Nothing recognisable"
-    drawn = "a coin" if classes == 2 else f"one of {classes} drawn"
-    odds = " gradient does as well with at most" if len(labels) < n else " does as well with"
-    drawn += f" for each{odds} {by_draw:.0%} probability"
     of = f"the best of {' and '.join(attacks)} for each pair: " if len(attacks) > 1 else ""
     return {
         "severity": severity, "label": label,
         "sentence": f"{texts} of {n} texts came back almost word for word, {pictures} of {n} pictures in outline, and "
         f"the classes of {right} of {n} pairs{f'; {drawn}' if right and not told else ''}."
         + f" The gradient of the word table names {named['right']} of the texts' {named['true']} words." * worded
-        + " Pictures that were in no gradient are as like what came back, so that none is counted." * as_any
-        + " Texts that were in no gradient are as like what came back, so that no part of one is counted." * as_text
+        + " Pictures that were in no gradient may by chance be as like what came back, so that none is counted." * as_any
+        + " Texts that were in no gradient may by chance be as like what came back, so that no part of one is counted." * as_text
         + f" Of {counted_words(lone, 'more text')} half came back, too, but no text as long that was in no gradient "
         "is at hand, so that it is not counted." * bool(lone),
         "lines": [
@@ -253,11 +243,46 @@ def verdict(
     }  # fmt: skip
 
 
+def _of_classes(
+    attacks: Sequence[str],
+    by_pair: Mapping[tuple[int, int], Mapping[str, Mapping[str, Any]]],
+    classes: int,
+    fused: bool,
+) -> tuple[int, float, float, str]:
+    """How many are right by the first attack, how probably drawing one for each gradient, or two, is as right, and the
+    first of that in words. What is told counts whole gradients alone; that nothing is, every part of one."""
+    labels = gathered(
+        (batch, bool(next(scores[name] for name in attacks if name in scores)["label"]))
+        for (batch, _), scores in by_pair.items()
+    )
+    right = sum(sum(side) / len(side) for side in labels.values())
+    by_draw = float(binom.sf(math.floor(right + 1e-9) - 1, len(labels), 1 / classes))
+    by_two = float(binom.sf(math.ceil(right - 1e-9) - 1, len(labels), classes ** (fused - 2)))
+    drawn = "a coin" if classes == 2 else f"one of {classes} drawn"
+    odds = " gradient does as well with at most" if len(labels) < len(by_pair) else " does as well with"
+    said = f"{drawn} for each{odds} {by_draw:.0%} probability"
+    return sum(sum(side) for side in labels.values()), by_draw, by_two, said
+
+
 def _alike(pairs: Sequence[Mapping[str, Mapping[str, Any]]], key: str, least: float) -> float:
     """Of pictures, or texts, that were in no gradient (``key``) the share that is at least so like what came back, by
     the best attack for each; 0 where none was looked at."""
     sets = [zip(*(score.get(key, ()) for score in scores.values()), strict=False) for scores in pairs]
     return float(np.mean([max(unseen) >= least for others in sets for unseen in others] or [0.0]))
+
+
+def _by_chance(pairs: Iterable[Mapping[str, Mapping[str, Any]]], column: str, key: str, least: float) -> float:
+    """How probably as many pairs or more come out so like what came back if any of those that were in no gradient
+    (``key``) had been in its place (exact, pair by pair, by the best attack); pairs without any do not enter."""
+    ways, hits = np.ones(1), 0
+    for scores in pairs:
+        if others := [
+            max(unseen) >= least for unseen in zip(*(one.get(key, ()) for one in scores.values()), strict=False)
+        ]:
+            hit = max(one[column] for one in scores.values()) >= least
+            share, hits = float(np.mean([hit, *others])), hits + hit
+            ways = np.convolve(ways, [1 - share, share])
+    return float(ways[hits:].sum()) if len(ways) > 1 else 0.0
 
 
 def words_told(units: Sequence[Mapping[str, Any]]) -> dict[str, int]:
