@@ -222,8 +222,8 @@ def verdict(
         "sentence": f"{texts} of {n} texts came back almost word for word, {pictures} of {n} pictures in outline, and "
         f"the classes of {right} of {n} pairs{f'; {drawn}' if right and not told else ''}."
         + f" The gradient of the word table names {named['right']} of the texts' {named['true']} words." * worded
-        + " Pictures that were in no gradient may by chance be as like what came back, so that none is counted." * as_any
-        + " Texts that were in no gradient may by chance be as like what came back, so that no part of one is counted." * as_text
+        + " Pictures that were in no gradient may by chance be as like, so that none is counted." * as_any
+        + " Texts that were in no gradient may by chance be as like, so that no part of one is counted." * as_text
         + f" Of {counted_words(lone, 'more text')} half came back, too, but no text as long that was in no gradient "
         "is at hand, so that it is not counted." * bool(lone),
         "lines": [
