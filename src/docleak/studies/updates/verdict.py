@@ -101,8 +101,8 @@ def beyond_chance(words: Mapping[str, Any]) -> bool:
     table = [[held, of - held], [chance, among - chance]]
     if of and among and fisher_exact(table, alternative="greater").pvalue < BY_CHANCE:
         return True
-    either, right, missed = words["found"] + words["true"] - words["right"], words["right"], words.get("control_missed")
-    return bool(missed) and right > SAME_TOKENS * either and 1 - right / words["true"] < min(missed)
+    right, true, missed = words["right"], words["true"], words.get("control_missed", ())
+    return bool(missed) and right > SAME_TOKENS * (words["found"] + true - right) and 1 - right / true < min(missed)
 
 
 def doubts_of(record: Mapping[str, Any]) -> list[str]:
