@@ -398,6 +398,13 @@ def test_what_came_back_is_held_against_texts_as_long_that_nobody_sent(model: Pa
     assert 0 < max(score.other_tokens) <= 1
 
 
+def test_of_a_batch_what_nobody_sent_has_the_same_choice_as_the_targets(model: PairModel) -> None:
+    """A target has the best of four that came back; others had one, and chance alone was a leak in 60 of 100 runs."""
+    case = build_pair_case(model, there := make_scenes(2, seed=4))
+    scores = score_pairs(case, truth_as_finding(case, [0, 1]), there)
+    assert [score.others for score in scores] == [pytest.approx((1.0, 1.0))] * 2
+
+
 def test_a_run_that_is_not_finished_is_no_all_clear(tmp_path: Path) -> None:
     config = replace(CONFIG, attacks=("mgis", "tag"), budget=4, noise=10.0)
     run = carry_out(PairStudy(config), tmp_path)

@@ -193,7 +193,7 @@ def assign(gains: Sequence[Sequence[float]]) -> list[int]:
 
 def score_pairs(case: PairCase, finding: PairFinding, others: Sequence[Pair] = ()) -> list[PairScore]:
     """Each target with the reconstruction that is its own: pictures by SSIM, texts by ROUGE-L, the best in sum.
-    ``others`` were in no gradient."""
+    ``others`` were in no gradient; each is held against the one that it is most like, as the targets are."""
     truths, reconstructed = ([image_of(p) for p in pixels] for pixels in (case.pixels, finding.pixels))
     texts = case.texts
     learnt = case.labels[0], case.labels[0 if case.view.model.module.fused else 1]  # fused: the pictures' for both
@@ -203,6 +203,7 @@ def score_pairs(case: PairCase, finding: PairFinding, others: Sequence[Pair] = (
         for number, true in enumerate(texts)
     ])  # fmt: skip
     unseen = [resized(pair, case.view.model.image_size).image for pair in others[:UNSEEN]]
+    like = tuple(max(ssim(image, one) for one in reconstructed) for image in unseen)
     rows = [case.view.model.token_ids([pair.text], longest=LONGEST)[0][0].tolist()[1:-1] for pair in others]
     plain, scores = {*case.view.model.plain_ids().tolist()}, []
     for number, (pair, picture, text) in enumerate(zip(case.pairs, pictures, words, strict=True)):
@@ -210,7 +211,7 @@ def score_pairs(case: PairCase, finding: PairFinding, others: Sequence[Pair] = (
         shared = rouge(read, true)
         told = _in_place(case.rows[number], finding.tokens[text], plain)
         alike = [row for row in rows if len(row) == len(case.rows[number]) and row not in case.rows]
-        other_tokens = (_in_place(row, finding.tokens[text], plain) for row in alike)
+        other_tokens = ([_in_place(row, tokens, plain) for tokens in finding.tokens] for row in alike)
         labels = (finding.labels[0][picture], finding.labels[1][text])
         scores.append(
             PairScore(
@@ -219,8 +220,8 @@ def score_pairs(case: PairCase, finding: PairFinding, others: Sequence[Pair] = (
                 sum(told) / len(told) if told else 0.0,
                 labels == tuple(int(side[number]) for side in learnt), picture == text, read, true,
                 len(told), len(case.rows[number]) - len(told),
-                tuple(ssim(image, reconstructed[picture]) for image in unseen),
-                tuple(sum(one) / len(one) for one in other_tokens if one),
+                like,
+                tuple(max(sum(one) / len(one) for one in of) for of in other_tokens if of[0]),
             )
         )  # fmt: skip
     return scores
