@@ -267,6 +267,7 @@ EFFECTS = {
     "in part": "Kept every field that counts from being read exactly, and not from being read in part",
     "lowered": "Lowered what was read",
     "chance": "Read less or nothing, but by no more than chance explains",
+    "few": "Read less or nothing, of too few documents to tell that from chance (of five or more it can be told)",
     "useless": "Did not lower what was read",
     "unsure": "Nothing was read, but it could not be told whether it helps",
 }
@@ -285,7 +286,7 @@ def _effect(plain: Choice, choice: Choice) -> str:
     else:
         return "useless"
     if not surely:
-        return "chance"
+        return "few" if 2.0 ** -len(taken) > BY_CHANCE else "chance"
     if _read_count(choice) or not _read_count(plain):
         return "lowered"
     return "stopped" if choice.context.severity is Severity.NONE else "in part"
