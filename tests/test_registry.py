@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -232,6 +233,30 @@ def test_entry_points_of_other_packages(installed: None) -> None:
     assert DEFENSES.load("louder:sigma=1,factor=3").noise_std == 3
     with pytest.raises(AttackError, match="'pairs/joined' of their-package cannot be loaded"):
         PAIRS.load("joined")
+
+
+def test_a_name_that_two_packages_or_docleak_itself_have(installed: None, mine: Path) -> None:
+    info = mine / "other_package-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-package\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[docleak.attacks]\ntheirs = other:ATTACK\nrandom = my_attack:ATTACK\n")
+    told = ATTACKS.summaries()
+    assert list(told)[:2] == ["gi-dqa", "gi-dqa-adam"] and list(told)[-1] == "theirs"
+    assert told["random"].endswith(" (not that of other-package)") and ATTACKS.load("random").name == "random"
+    assert set(told["theirs"].removeprefix("from ").split(" and ")) == {"their-package", "other-package"}
+    with pytest.raises(AttackError, match=r"(?s)other:ATTACK of other-package.*nobody knows which of them is meant"):
+        ATTACKS.load("theirs")
+
+
+def test_what_a_package_brought_belongs_to_what_a_run_is(installed: None) -> None:
+    chosen = GradientConfig(attacks=("theirs", "random")).attacks
+    assert chosen == ("theirs", "random") and list(objects_in(chosen)) == ["theirs"]
+
+
+def test_an_attack_on_documents_is_of_their_class() -> None:
+    alike = SimpleNamespace(name="x", summary="x", paper="", reference=False, run=len)
+    with pytest.raises(AttackError, match=r"is a SimpleNamespace; expected a docleak.attacks.*DocumentAttack"):
+        DOCUMENTS.load(alike)
 
 
 def test_metrics_and_engines_of_ones_own() -> None:

@@ -91,8 +91,10 @@ class Registry(Generic[T]):
 
     def summaries(self) -> dict[str, str]:
         """Name -> what it does, and whose it is, in a line."""
-        installed = {name: f"from {_distribution(point)}" for name, point in self._installed.items()}
-        return installed | {name: str(entry) for name, entry in self.entries.items()}
+        others = {name: " and ".join(map(_distribution, points)) for name, points in self._installed.items()}
+        hidden = {name: f" (not that of {others[name]})" for name in self.entries if name in others}
+        shipped = {name: f"{entry}{hidden.get(name, '')}" for name, entry in self.entries.items()}
+        return shipped | {name: f"from {whose}" for name, whose in others.items() if name not in shipped}
 
     def register(self, name: str, thing: object, summary: str = "") -> None:
         """Add an object, a class of one, or its "module:object", for this process and the workers that it starts."""
@@ -130,7 +132,7 @@ class Registry(Generic[T]):
         thing, name = self.load(choice), self.name_of(choice)
         if isinstance(choice, Chosen):
             return choice
-        if self._shipped(spec.split_name(name)[0]) and (isinstance(choice, str) or self._same(name, thing)):
+        if self.plain(spec.split_name(name)[0]) and (isinstance(choice, str) or self._same(name, thing)):
             return name
         return Chosen.of(name, thing)
 
@@ -146,16 +148,16 @@ class Registry(Generic[T]):
         return names
 
     @functools.cached_property
-    def _installed(self) -> Mapping[str, EntryPoint]:
-        points = {}
+    def _installed(self) -> Mapping[str, list[EntryPoint]]:
+        """By name what other packages offer: several where these are different objects."""
+        points: dict[str, list[EntryPoint]] = {}
         for point in entry_points(group=self.group) if self.group else ():
             view, slash, name = point.name.rpartition("/")
-            if view == self.view or (not slash and self.default):
-                points[name] = point
+            if (view == self.view or (not slash and self.default)) and all(
+                point.value != other.value for other in points.setdefault(name, [])
+            ):
+                points[name].append(point)
         return points
-
-    def _shipped(self, name: str) -> bool:
-        return name in self and not isinstance(self.entries.get(name), _Registered)
 
     def _same(self, name: str, thing: object) -> bool:
         there = self.load(name)
@@ -170,7 +172,7 @@ class Registry(Generic[T]):
         if entry is not None:
             return resolve(entry.target), name, rest
         if name in self._installed:
-            return self._loaded(self._installed[name]), name, rest
+            return self._loaded(*self._installed[name]), name, rest
         attribute, options = spec.split_name(rest)
         if attribute.isidentifier() and all(part.isidentifier() for part in name.split(".")):
             if _READING.get():
@@ -194,7 +196,13 @@ class Registry(Generic[T]):
         except (Exception, SystemExit) as fault:  # whatever the file raises while it is imported
             raise self.error(f"{self.noun} {module}:{attribute}: {raised(fault)}.") from fault
 
-    def _loaded(self, point: EntryPoint) -> Any:
+    def _loaded(self, point: EntryPoint, *others: EntryPoint) -> Any:
+        if others:
+            several = " and ".join(f"{one.value} of {_distribution(one)}" for one in (point, *others))
+            raise self.error(
+                f"{self.noun} {point.name!r} is {several}, and nobody knows which of them is meant. Take one of these "
+                'packages away, or say it by "module:object".'
+            )
         try:
             return point.load()
         except (Exception, SystemExit) as fault:
@@ -237,9 +245,12 @@ class Registry(Generic[T]):
         wanted = sorted(member for kind in protocol.__mro__ for member in getattr(kind, "__protocol_attrs__", ()))
         wanted = wanted or sorted(_members(protocol))
         missing = [member for member in dict.fromkeys(wanted) if not hasattr(thing, member)]
+        expected = self.protocol.replace(":", ".")
+        if not missing:  # no protocol, but a class
+            raise self.error(f"{self.noun} {name!r} is a {type(thing).__name__}; expected a {expected}.")
         raise self.error(
-            f"{self.noun} {name!r} is a {type(thing).__name__} without {', '.join(missing)}; expected what "
-            f"{self.protocol.replace(':', '.')} has: {', '.join(dict.fromkeys(wanted))}."
+            f"{self.noun} {name!r} is a {type(thing).__name__} without {', '.join(missing)}; expected what {expected} "
+            f"has: {', '.join(dict.fromkeys(wanted))}."
         )
 
 

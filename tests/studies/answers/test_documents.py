@@ -45,6 +45,7 @@ from docleak.studies.answers.documents import (
 )
 from docleak.studies.answers.heatmap import COLOURS, Ranked, heat_map, known_in, likelier, ranked_fields
 from docleak.studies.answers.measured import measures_of
+from docleak.studies.answers.reading import documents_table
 from docleak.studies.answers.red import replies_to
 from docleak.studies.answers.replies import remembering
 from docleak.studies.answers.study import AnswersStudy
@@ -306,6 +307,31 @@ def record(
                       "recorded": True, "learnt": Estimate(0.2, 0.1, 0.3).to_json(), **facts},
         "fields": {"numbers": saved[1], "remarks": {}},
     }  # fmt: skip
+
+
+def test_attacks_that_packages_add_belong_to_the_run_and_are_read_without_them(
+    tmp_path: Path, pages: list[Page]
+) -> None:
+    save(pages[:5], tmp_path / "in")
+    save(pages[7:12], tmp_path / "out")
+    given = {"releases": (parse_release(MODEL),), "members": str(tmp_path / "in"), "non_members": str(tmp_path / "out")}
+    study = AnswersStudy(AnswersStudy.of_options(given, {}), device="cpu")
+    assert study.identity() == {}
+    DOCUMENTS.register("theirs", replace(DOCUMENTS.load("loss"), summary="again"))
+    try:
+        assert list(study.identity()) == ["attack on documents theirs"]
+        sides = Sides.of(pages[:5], pages[7:12])
+        rates = rates_of(sides, [Asked(name, "", n, 0.5, 1.0, 1) for n, name in enumerate(sides.all())], seed=0)
+        assert rates["theirs"] == rates["loss"], "each under its name, though both call themselves loss"
+        DOCUMENTS.register("broken", "no_such_module:ATTACK")
+        with pytest.raises(AttackError, match="no_such_module"):
+            study.identity()
+    finally:
+        DOCUMENTS.unregister("theirs")
+        DOCUMENTS.unregister("broken")
+    told = record(0.55)
+    told["documents"]["numbers"]["theirs"] = told["documents"]["numbers"]["rmia"]
+    assert [row.note for row in documents_table([told]).rows][-1] == ""
 
 
 def test_what_is_concluded() -> None:

@@ -30,6 +30,8 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.models.base import DocumentModel
 from docleak.report.measure import measured, share_of
+from docleak.runs.content import describe
+from docleak.runs.identity import digest_of
 from docleak.spec import counted_words
 from docleak.studies.answers.shipped import SHIPPED, document_pairs
 from docleak.training.lineage import fingerprints_of, record_of
@@ -103,10 +105,17 @@ def asked_about(sides: Sides, target: Asker, references: Sequence[Asker], model:
     return rows
 
 
-def attacks_for(asked: Sequence[Asked]) -> list[DocumentAttack]:
-    """Those of the registry that can be made: without references fewer."""
-    loaded = [DOCUMENTS.load(name) for name in DOCUMENTS]
-    return [attack for attack in loaded if asked[0].references or not attack.reference]
+def attacks_for(asked: Sequence[Asked]) -> dict[str, DocumentAttack]:
+    """Those of the registry that can be made, by their names there: without references fewer."""
+    loaded = {name: DOCUMENTS.load(name) for name in DOCUMENTS}
+    return {name: attack for name, attack in loaded.items() if asked[0].references or not attack.reference}
+
+
+def installed() -> dict[str, str]:
+    """Digests of the attacks that other packages add, all of which are made; AttackError for one that cannot be
+    loaded."""
+    others = [name for name in DOCUMENTS if not DOCUMENTS.plain(name)]
+    return {f"attack on documents {name}": digest_of({name: describe(DOCUMENTS.load(name))}) for name in others}
 
 
 def score(attack: DocumentAttack, asked: Sequence[Asked]) -> Floats:
@@ -125,14 +134,14 @@ def rates_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, di
     k at 1 - 0.05 / k (Bonferroni), so that the best of them may be looked at."""
     attacks = attacks_for(asked)
     level = 1 - (1 - LEVEL) / len(attacks)
-    return {attack.name: _rates(score(attack, asked), asked, sides, level, seed) for attack in attacks}
+    return {name: _rates(score(attack, asked), asked, sides, level, seed) for name, attack in attacks.items()}
 
 
 def facts_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, Any]:
     """How much was asked, what the controls say, which of them tell the sides apart ("differs": their interval does not
     hold 1/2), and a row per document with its scores."""
     names, pages = documents_in(asked), sides.all()
-    columns = {attack.name: score(attack, asked).tolist() for attack in attacks_for(asked)}
+    columns = {name: score(attack, asked).tolist() for name, attack in attacks_for(asked).items()}
     controls = controls_of(sides, asked, seed=seed)
     rows = [
         {"document": pages[name][0].document or pages[name][0].name, "member": int(name in sides.members),

@@ -320,14 +320,14 @@ def documents_table(records: Sequence[Record]) -> Table:
     """A row per release and score, and per control, whose interval has to hold 1/2."""
     columns = {"auc": Column("AUC"), "tpr_at_10_fpr": Column("TPR at 10 % FPR", 1, percent=True),
                "tpr_at_1_fpr": Column("TPR at 1 % FPR", 1, percent=True)}  # fmt: skip
-    rows, whys = [], dict[str, None]()
+    rows, whys, known = [], dict[str, None](), DOCUMENTS.summaries()
     for record in records:
         of = record.get("documents", {"controls": {}})
         for name, told in of["controls"].items():
             note = "tells the sets apart: nothing is concluded" if name in of["differs"] else "control"
             rows.append(Row(f"{record['label']}: {name}", {"auc": Estimate.of_json(told)}, note=note, quiet=True))
         for name, numbers in numbers_in(record, "documents").items():
-            rows.append(Row(f"{record['label']}: {name}", numbers, note=DOCUMENTS.summaries()[name]))
+            rows.append(Row(f"{record['label']}: {name}", numbers, note=known.get(name, "")))
             whys |= dict.fromkeys(number.why for number in numbers.values() if number.why)
     caption = "Intervals over documents: of controls 95 % each, of scores 95 % for all of a release together. "
     return Table("Documents", columns, rows, caption + " ".join(f"{why}." for why in whys), first="score", open=True)

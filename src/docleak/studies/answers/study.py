@@ -32,7 +32,7 @@ from docleak.studies.answers.config import (
     AnswersConfig,
     Release,
 )
-from docleak.studies.answers.documents import sides_of
+from docleak.studies.answers.documents import installed, sides_of
 from docleak.studies.answers.measures import MEASURED
 from docleak.studies.answers.reading import read_run
 from docleak.studies.answers.record import numbers_in
@@ -135,6 +135,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         division = self.config.division
         if self.config.members:
             sides_of(self.config.members, self.config.non_members, seed=self.config.seed)
+            return installed()
         if isinstance(division, str) and division not in ("", shipped.SHIPPED):
             read_blue_red(Path(division))
         return {}
