@@ -159,6 +159,7 @@ def test_who_died_is_told_from_how_all_ended() -> None:
     assert said.startswith("a worker process died (killed from outside, or for want of memory) at b. What is")
     said = _told_of_death({1: Ended(3), 2: Ended(-signal.SIGTERM)}, {2: "b"})  # type: ignore[dict-item]
     assert said.startswith("a worker process died (exit code 3) before its first unit.")
+    assert said.endswith("goes on from there, once what it printed is mended."), "it was no want of memory"
 
 
 PARENT = """
