@@ -259,6 +259,28 @@ def test_an_attack_on_documents_is_of_their_class() -> None:
         DOCUMENTS.load(alike)
 
 
+def test_what_an_object_says_of_itself_is_asked_before_it_is_used() -> None:
+    """A summary that raises, or is a method, would be known after hours of search."""
+
+    class Silent:
+        name, paper, run = "silent", "none", len
+
+        @property
+        def summary(self) -> str:
+            return f"{1 / 0}"
+
+    class Method:
+        name, paper, run = "method", "none", len
+
+        def summary(self) -> str:
+            return "a property without its decorator"
+
+    with pytest.raises(AttackError, match=r"attack 'silent': its summary cannot be asked: .*ZeroDivisionError"):
+        ATTACKS.load(Silent())
+    with pytest.raises(AttackError, match=r"attack 'method': its summary is a method; expected a text"):
+        ATTACKS.load(Method())
+
+
 def test_metrics_and_engines_of_ones_own() -> None:
     assert METRICS.load(len) is len
 
@@ -332,7 +354,7 @@ class Silent(Floor):
 
 
 def test_an_audit_says_what_an_own_attack_returned_instead_of_a_finding(tmp_path: Path) -> None:
-    with pytest.raises(AttackError, match="attack 'silent' returned None; expected a docleak"):
+    with pytest.raises(AttackError, match=r"attack 'silent' returned None; expected a docleak"):
         audited(tmp_path / "run", attacks=(Silent(),), pages=1)
 
 

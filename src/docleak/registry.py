@@ -240,6 +240,7 @@ class Registry(Generic[T]):
                 raise self.error(f"{self.noun} {name!r} is a {type(thing).__name__}; expected something to call.")
             return thing  # type: ignore[no-any-return]
         protocol = resolve(self.protocol)
+        self._require_texts(thing, name, protocol)
         if isinstance(thing, protocol):
             return thing  # type: ignore[no-any-return]
         wanted = sorted(member for kind in protocol.__mro__ for member in getattr(kind, "__protocol_attrs__", ()))
@@ -252,6 +253,19 @@ class Registry(Generic[T]):
             f"{self.noun} {name!r} is a {type(thing).__name__} without {', '.join(missing)}; expected what {expected} "
             f"has: {', '.join(dict.fromkeys(wanted))}."
         )
+
+    def _require_texts(self, thing: Any, name: str, protocol: type) -> None:
+        """What ``thing`` says of itself is asked for once now, and not for the first time after hours of work."""
+        for member in _members(protocol):
+            asked = inspect.getattr_static(protocol, member, None)
+            if isinstance(asked, property) and inspect.signature(asked.fget).return_annotation == "str":  # type: ignore[arg-type]
+                what = f"{self.noun} {name!r}: its {member}"
+                try:
+                    said = getattr(thing, member, "")  # what is missing is told below
+                except Exception as fault:
+                    raise self.error(f"{what} cannot be asked: {raised(fault)}.") from fault
+                if not isinstance(said, str):
+                    raise self.error(f"{what} is a {type(said).__name__}; expected a text.")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,16 +120,19 @@ def test_an_attack_changes_nothing_that_others_see(case: Case) -> None:
         asked(Returning(halving), (view, case[1]))
 
 
-def test_what_an_attack_sets_for_the_whole_process_ends_with_it(case: Case) -> None:
+def test_what_an_attack_sets_for_the_whole_process_ends_with_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next attack was blamed: of one without gradients, or of mixed types."""
 
     def setting(view: GradientView, knowledge: Knowledge) -> Finding:
         torch.set_grad_enabled(False)
         torch.set_default_dtype(torch.float64)
+        os.chdir("/")
         return finding(knowledge)
 
+    monkeypatch.chdir(before := Path.cwd())
     try:
         asked(Returning(setting), case)
+        assert Path.cwd() == before, "a run in a relative folder went on elsewhere"
         assert torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
     finally:
         torch.set_grad_enabled(True)

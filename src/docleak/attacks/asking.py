@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from itertools import chain
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar
@@ -57,12 +57,13 @@ def blamed(what: str, whose: object, error: type[DocleakError] = OwnAttackError)
     a metric: that of ``whose``.
 
     What one of one's own raises says whose it is, and of several the innermost; ``error`` where it would end the
-    process. What it sets for the whole process (threads, gradients, the default type) ends with it, for what comes
-    after would fail, or round differently.
+    process. What it sets for the whole process (threads, gradients, the default type, the current folder) ends with
+    it, for what comes after would fail, round differently, or be written elsewhere.
     """
     threads, gradients, kind = torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype()
     try:
-        yield
+        with chdir("."):
+            yield
     except SystemExit as fault:
         why = f"{what} called sys.exit({fault.code!r}); expected an error, or a result."
         raise error(f"{why} Take the call out of its code.") from fault
