@@ -47,6 +47,13 @@ def test_exact_ignores_space_and_nothing_else() -> None:
     assert normalise(" a\tb c\n") == "abc"
 
 
+def test_the_same_characters_in_other_code_points_are_the_same() -> None:
+    """As PDFs and file systems write them: composed or not, and with marks that nobody sees."""
+    assert exact("Müller", "Mu\u0308ller") and exact("Mu\u0308ller", "Müller")
+    assert exact("19.00", "\u200e19.00\u200b") and exact("Rechnung", "Rech\u00adnung") and exact("1", "1\x00")
+    assert normalise("\u200b") == "" and normalise("x\u00b2") == "x\u00b2", "a square is no 2"
+
+
 def test_fuzz_ratio_of_known_pairs() -> None:
     assert fuzz_ratio("", "abc") == 0
     assert fuzz_ratio("abd", "abc") == pytest.approx(2 / 3)

@@ -8,6 +8,7 @@ text scores 0 against anything.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,9 +23,14 @@ def normalise(text: str) -> str:
     """The text without any white space: how recovered text is compared. Case, accents and punctuation stay.
 
     OCR engines drop and invent spaces at small sizes (rapidocr reads "(555) 123" as "(555)123"), and a space says
-    nothing about what leaked.
+    nothing about what leaked; nor does what nobody sees (control and format characters, an accent apart from its
+    letter), which PDFs' texts have.
     """
-    return "".join(text.split())
+    solid = "".join(text.split())
+    if solid.isascii() and solid.isprintable():
+        return solid
+    seen = "".join(one for one in solid if unicodedata.category(one) not in ("Cc", "Cf"))
+    return unicodedata.normalize("NFC", seen)
 
 
 def exact(read: str, truth: str) -> bool:

@@ -18,7 +18,7 @@ from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.documents import Field, Page, private_mask, repeats_of
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
-from docleak.metrics import psnr
+from docleak.metrics import exact, normalise, psnr
 from docleak.metrics.estimate import Estimate, ratio_of
 from docleak.models import DocumentModel, Encoded, Transcript, image_of
 from docleak.models.layoutlmv3 import LayoutLMv3
@@ -231,13 +231,13 @@ def _spelt(page: Page, field: Field) -> bool:
     """Whether the words at a field's place are its value, white space aside: an OCR may have misread it, and a data set
     may write it in another way."""
     printed = "".join(page.words[word].text for word in field.words)
-    return "".join(printed.split()) == "".join(field.value.split())
+    return exact(printed, field.value)
 
 
 def _answers(value: str, true: str, found: str) -> bool:
     """Whether the recovered answer is the value, white space aside; a vocabulary without capitals can give no more
     than the true answer as the model takes it."""
-    said, wanted = "".join(found.split()), "".join(value.split())
+    said, wanted = normalise(found), normalise(value)
     as_taken = found == true and said.casefold() == wanted.casefold()
     return bool(wanted) and (said == wanted or as_taken)
 
