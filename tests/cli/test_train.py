@@ -47,6 +47,9 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     facts = json.loads(out)
     assert code == 0 and [row["round"] for row in facts["rounds"]] == [1, 2], "the run was continued"
     assert facts["start"]["questions"] > 0 and facts["rounds"][1]["bytes_up"] > 0
+    code, out, err = command("train", "federated", *SMALL, "--json")
+    assert code == 0 and "docleak-train has 2 rounds, more than the 1 asked for: nothing is trained." in err
+    assert json.loads(out)["rounds"] == facts["rounds"]
     code, out, err = command("report", "docleak-train")
     assert code == 0 and "Trained, not attacked" in out.replace("trained", "Trained") and "round  loss" in out, err
     page = (run / "report.html").read_text()

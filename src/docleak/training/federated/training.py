@@ -98,6 +98,8 @@ def train(
     made_at(federation.model)  # what cannot be made is refused before a run is begun
     run = FederatedRun.open(out, federation, command=command, start_is_public=training.start_is_public)
     folders = silos()
+    if (there := run.last_round()) > federation.rounds:
+        say(f"Warning: {out} has {there} rounds, more than the {federation.rounds} asked for: nothing is trained.")
     plan = federation.privacy
     if plan is not None and (
         warning := delta_warning(plan.delta, private_units(folders, federation), plan.mechanism.unit)
