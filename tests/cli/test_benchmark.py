@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,13 @@ def test_what_was_finished_is_said_when_it_is_interrupted(
 
     monkeypatch.setattr("docleak.studies.benchmark.files.opened", lambda folder: None)
     monkeypatch.setattr("docleak.studies.benchmark.entering.enter", interrupted)
-    monkeypatch.setattr("docleak.studies.benchmark.export.export", interrupted)
     _, _, err = command("benchmark", "attack", "bench", "mine", "--attack", "random")
     assert "Interrupted. What is finished is in mine; the same command goes on from there." in err
-    _, _, err = command("benchmark", "export", "bench")
-    assert "Interrupted. The same command begins anew." in err
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    monkeypatch.setattr("docleak.studies.benchmark.export.export", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+    try:
+        _, _, err = command("benchmark", "export", "bench")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "Interrupted. The same command begins anew." in err, "SIGTERM is as Ctrl-C"
     assert not [*tmp_path.iterdir()]

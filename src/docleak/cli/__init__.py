@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import io
 import os
+import signal
 import sys
 
 try:
@@ -39,6 +40,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without the letter
     umask = os.umask(0o077)  # what libraries write shows people's pages, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends what it started
     try:
         code = command_line()(standalone_mode=not as_json())  # alone, typer draws its own panel of a wrong command line
         raise SystemExit(code if isinstance(code, int) else 0)
