@@ -52,6 +52,13 @@ def test_every_number_has_a_range_and_every_text_is_looked_at(name: str, paramet
     assert isinstance(kind, Bounded | Text | click.types.BoolParamType), kind
 
 
+def test_a_path_behind_an_equals_sign_begins_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shells leave --out=~/run as it is, and a folder called ~ was made."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    out = next(parameter for name, parameter in OPTIONS if name == "audit" and parameter.opts[0] == "--out")
+    assert Path(out.type.convert("~/run", out, None)) == tmp_path / "run"
+
+
 @pytest.mark.parametrize("option", [(name, key) for name in MODES for mode in MODES[name] for key in mode.options])
 def test_the_tables_name_options_that_there_are(option: tuple[str, str]) -> None:
     name, key = option

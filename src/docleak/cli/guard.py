@@ -5,6 +5,7 @@ Every command calls ``check_values``; ``modes`` and ``folders`` hold the tables.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -162,6 +163,8 @@ class Text(click.ParamType[Any]):
             raise DocleakError(f"{_spelt(param)} holds a NUL character. Leave it out.")
         if isinstance(self.text, click.Path) and value == "":
             raise DocleakError(f"{_spelt(param)} is empty; expected a path. Write . for the folder you are in.")
+        if isinstance(self.text, click.Path) and isinstance(value, str):
+            value = os.path.expanduser(value)  # shells leave --out=~/run as it is
         converted = self.text.convert(value, param, ctx)
         if isinstance(self.text, click.Path):
             try:
