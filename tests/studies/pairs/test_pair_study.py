@@ -441,6 +441,17 @@ def test_pictures_that_are_like_any_other_are_not_counted(ssim: float, others: f
     assert ("Pictures that were in no gradient" in judgement["sentence"]) == (severity == "untold")
 
 
+def test_one_picture_in_outline_does_not_hide_many_that_are_blurred() -> None:
+    """Nineteen that no other picture is like were not counted where a twentieth, by itself no finding, was clearer."""
+    blurred, clearer = ({"tokens": 0.0, "ssim": ssim, "label": False, "others": [0.0] * 20} for ssim in (0.4, 0.6))
+    units = [{"attack": "gifd", "batch": at, "scores": [clearer if at == 0 else blurred]} for at in range(20)]
+    judgement = verdict(["gifd"], units, classes=60)
+    assert judgement["severity"] == "partial" and "in no gradient" not in judgement["sentence"]
+    assert verdict(["gifd"], units[:1], classes=60)["severity"] == "untold", "one of one is chance's with 1 in 21"
+    alike = [{**unit, "scores": [{**clearer, "others": [0.4] * 20}]} for unit in units]
+    assert verdict(["gifd"], alike, classes=60)["severity"] == "severe", "any picture is as blurred, and none as clear"
+
+
 @pytest.mark.parametrize(
     ("named", "right", "severity", "label"),
     [(19, 19, "partial", "Words come out"), (19, 9, "none", "Nothing recognisable"), (8, 8, "none", None)],

@@ -38,7 +38,8 @@ SEEN, BLURRED = 0.5, 0.25
 CLEAR = 0.9
 #: Words count as told where the word table names this share of them, and this share of what it names is right.
 TOLD_WORDS, SURE_WORDS = 0.5, 0.8
-#: What chance explains with at most this probability counts; each of pictures, texts and classes with a third of it.
+#: What chance explains with at most this probability counts; each of pictures, texts and classes with a third of it,
+#: and of that pictures in outline and blurred ones with a half each.
 BY_CHANCE = 0.05
 SINGLE = BY_CHANCE / 3
 #: Pairs that are shown, and pixels that a shown picture is at least wide; texts that a terminal shows.
@@ -192,12 +193,15 @@ def verdict(
     told = by_draw <= SINGLE
     alike = [_alike(list(by_pair.values()), "others", least) for least in (SEEN, BLURRED)]
     like_text = _alike(list(by_pair.values()), "other_tokens", PARTLY)
-    by_any = _by_chance(by_pair.values(), "ssim", "others", SEEN if pictures else BLURRED)
-    as_any = bool(blurs) and by_any > SINGLE and max(best["ssim"]) < CLEAR
+    by_any = [_by_chance(by_pair.values(), "ssim", "others", least) for least in (SEEN, BLURRED)]
+    clear = max(best["ssim"], default=0.0) >= CLEAR
+    shown, outlined = (
+        count if clear or chance <= SINGLE / 2 else 0 for count, chance in zip((pictures, blurs), by_any, strict=True)
+    )
+    as_any = bool(blurs) and not max(shown, outlined)
     by_text = _by_chance(by_pair.values(), "tokens", "other_tokens", PARTLY)
     as_text = bool(parts) and not texts and by_text > SINGLE
-    shown, outlined = (0, 0) if as_any else (pictures, blurs)
-    most, out = max(texts, shown), max(0 if as_text else parts, outlined)
+    most, out = max(texts, shown), max(0 if as_text else parts, shown, outlined)
     first = [next(iter(scores.values())) for scores in by_pair.values()]
     partly, lost = sum(bool(one.get("unwritten")) for one in first), sum(one.get("written") == 0 for one in first)
     named = words_told(units)
@@ -234,7 +238,7 @@ def verdict(
                "it lacks enters a gradient as one token for all, and is not counted."] if partly else []),
             f"Pictures: {of}{pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}."
             + f" So like what came back are {alike[0]:.0%} and {alike[1]:.0%} of pictures that were in no gradient: "
-            f"chance does as well with {by_any:.0%} probability." * as_any,
+            f"chance does as well with {by_any[0]:.0%} and {by_any[1]:.0%} probability." * as_any,
             f"Classes{f', by {attacks[0]}' * (len(attacks) > 1)}: {right} of {n} were read out of the gradient.",
             *([f"Words: the gradient of the word table names {named['named']} words, without their order; "
                f"{named['right']} of the texts' {named['true']} are among them."] if named["named"] else []),
