@@ -139,6 +139,23 @@ def test_what_an_attack_sets_for_the_whole_process_ends_with_it(case: Case, monk
         torch.set_default_dtype(torch.float32)
 
 
+def test_an_attack_ends_well_where_the_current_folder_is_gone(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had found in hours was lost, and it was blamed for a folder that somebody else had renamed."""
+
+    def renamed(view: GradientView, knowledge: Knowledge) -> Finding:
+        os.rename(tmp_path / "here", tmp_path / "there")
+        return finding(knowledge)
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    asked(Returning(renamed), case)
+    assert Path.cwd() == tmp_path / "there"
+    (tmp_path / "there").rmdir()
+    asked(Returning(lambda view, knowledge: finding(knowledge)), case)
+
+
 def test_an_error_of_an_attack_says_whose_it_is(case: Case) -> None:
     """It was "KeyError: 'x'" beneath docleak's own frames, of whichever of several attacks."""
 

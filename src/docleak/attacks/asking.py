@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar
@@ -61,9 +62,9 @@ def blamed(what: str, whose: object, error: type[DocleakError] = OwnAttackError)
     it, for what comes after would fail, round differently, or be written elsewhere.
     """
     threads, gradients, kind = torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype()
+    folder = _folder()
     try:
-        with chdir("."):
-            yield
+        yield
     except SystemExit as fault:
         why = f"{what} called sys.exit({fault.code!r}); expected an error, or a result."
         raise error(f"{why} Take the call out of its code.") from fault
@@ -76,6 +77,17 @@ def blamed(what: str, whose: object, error: type[DocleakError] = OwnAttackError)
         torch.set_num_threads(threads)
         torch.set_grad_enabled(gradients)
         torch.set_default_dtype(kind)
+        if folder and _folder() != folder:
+            with suppress(OSError):  # somebody else moved it
+                os.chdir(folder)
+
+
+def _folder() -> str:
+    """The current folder; "" where it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def is_own(attack: object) -> bool:
