@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,15 @@ def docleak(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         return Result(code, *capsys.readouterr())
 
     return run
+
+
+def test_a_command_leaves_no_handler_and_works_in_any_thread(docleak: Docleak) -> None:
+    """A program that calls main was no more ended by SIGTERM as it had asked, and in a thread it was a ValueError."""
+    before = signal.getsignal(signal.SIGTERM)
+    assert docleak("--version").code == 0
+    assert signal.getsignal(signal.SIGTERM) is before
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(docleak, "--version").result().code == 0
 
 
 def failed(result: Result, *said: str) -> None:

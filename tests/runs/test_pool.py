@@ -207,21 +207,24 @@ def alive(process: int) -> bool:
     return True
 
 
-def test_an_interrupt_waits_for_the_workers_that_are_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_for_the_workers_that_are_being_started(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that was begun and not yet known was not ended, and failed by itself, with a traceback."""
     submit = ProcessPoolExecutor.submit
     ended: list[int | None] = []
 
     def interrupted(pool: ProcessPoolExecutor, *args: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(number)
         return submit(pool, *args)
 
     monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupted)
     monkeypatch.setattr(BaseProcess, "terminate", lambda process: ended.append(process.pid))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest's own processes may ignore it
+    before = signal.signal(number, signal.default_int_handler)  # pytest's own processes may ignore it
     try:
         with pytest.raises(KeyboardInterrupt):
             list(results(print, ["a", "b"], workers=2, on_progress=lambda *event: None))
-        assert len(set(ended)) == 2 and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert len(set(ended)) == 2 and signal.getsignal(number) is signal.default_int_handler
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)

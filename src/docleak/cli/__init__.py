@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+import threading
 
 try:
     from typer import TyperException as UsageFault  # type: ignore[attr-defined] # newer ones have their own click
@@ -40,7 +41,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without the letter
     umask = os.umask(0o077)  # what libraries write shows people's pages, too
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends what it started
+    before = None
+    if threading.current_thread() is threading.main_thread():  # no other may
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends what it started
     try:
         code = command_line()(standalone_mode=not as_json())  # alone, typer draws its own panel of a wrong command line
         raise SystemExit(code if isinstance(code, int) else 0)
@@ -56,6 +59,8 @@ def main() -> None:
         fail(_noted(f"there is not enough memory for this ({error}). Ask for less of it.", error))
     finally:
         os.umask(umask)
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _noted(message: str, error: BaseException) -> str:

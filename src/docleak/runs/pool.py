@@ -144,19 +144,22 @@ def _in_processes(
 
 @contextmanager
 def _interrupted_after() -> Iterator[None]:
-    """Ctrl-C within has its effect at the end; seconds later, where the first worker imports its libraries."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
+    """Ctrl-C within, or what else ends a command, has its effect at the end; seconds later, where the first worker
+    imports its libraries."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in before.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread():
+        handlers = {}
     came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    for number in handlers:
+        signal.signal(number, lambda number, frame: came.append((number, frame)))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     if came:
-        before(*came[0])
+        handlers[signal.Signals(came[0][0])](*came[0])
 
 
 def _context() -> BaseContext:
