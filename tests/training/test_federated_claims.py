@@ -103,9 +103,12 @@ def test_whoever_sees_more_than_the_models_is_told_their_own_epsilon(
     wanted = [alone] * (secure is None) + [exact(1 / math.sqrt(1 - 1 / shares) / 2, 1e-5)] + [alone] * (shares > 2)
     assert [float(one) for one in said] == pytest.approx(wanted, rel=1e-3)
     assert "Trials of other settings" in limit
-    assert "of a provider whose documents lie at several." in limit
+    assert "of a provider at several." in limit
     one = _spent(tmp_path / "one", Federation(rounds=1, holdout=0.0, privacy=plan), 1)["limit"]
-    assert "towards" not in one and "whose documents lie" not in one
+    assert "towards" not in one and "at several" not in one
+    other = replace(plan, mechanism=Mechanism(2.0, 1, unit=Unit.DOCUMENT))
+    limit = _spent(tmp_path / "of", Federation(rounds=1, holdout=0.0, privacy=other, secure=secure), silos)["limit"]
+    assert "of a document at several." in limit, "it has no documents"
 
 
 def test_a_share_of_the_least_noise_hides_nothing(tmp_path: Path) -> None:

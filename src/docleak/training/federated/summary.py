@@ -88,7 +88,7 @@ SEEN = {
 OTHER = "Another silo can take its own share of the noise off a sum: towards it, this training alone costs epsilon {}."
 TOGETHER = "All others together can take all but one share off: towards them, this training alone costs epsilon {}."
 #: What no silo can see, and the accounting rests on.
-AT_ONE = "Each {0} is counted at one silo: towards nobody is anything claimed of a {0} whose documents lie at several."
+AT_ONE = "Each {0} is counted at one silo: towards nobody is anything claimed of a {0} at several."
 NOISED = "ANLS is from noised sums; the intervals are of that noise, and say nothing of other documents."
 TRIALS = "Trials of other settings on the same pages are not counted."
 #: Of a sum over two silos, which secure aggregation hides from the server alone.
