@@ -717,7 +717,8 @@ def test_a_field_or_two_fewer_may_be_the_solvers_chance(before: int, after: int,
 
 @pytest.mark.parametrize(("documents", "read", "said", "odds"), [
     ("abcdef", 6, "Would have stopped what was tried here", "6 documents with 1.6 % probability"),
-    ("aaabbb", 6, "Read less or nothing, of too few documents to tell that", "2 documents with 25 % probability"),
+    ("aaabbb", 6, "Read less or nothing, of too few documents to tell that from chance",
+     "2 documents with 25 % probability"),
     ("abcdef", 1, "Read less or nothing, but by no more than chance explains", "6 documents with 50 % probability"),
 ])  # fmt: skip
 def test_a_defence_that_may_have_done_nothing_is_not_said_to_stop(
