@@ -739,6 +739,15 @@ def test_pages_that_were_tried_without_the_defence_alone_are_not_taken_by_it() -
     assert "Did not lower what was read: gradient clipped" in advised(plain, half)
 
 
+def test_nothing_read_of_pages_of_which_nothing_was_read_before_stops_nothing() -> None:
+    """Of an unfinished comparison: the three pages of which something had been read are not yet attacked again."""
+    plain, half = choice("none", 3, 1.0, "severe"), choice("clip:norm=1", 0, 0.0, "none")
+    assert half.context is not None
+    del half.context.findings.fields[:3]
+    lines = advised(plain, half)
+    assert "Read less or nothing, of too few documents to tell that from chance" in lines
+
+
 def test_advice_says_where_nothing_stops_it() -> None:
     lines = advised(choice("none", 6, 1.0, "severe"), choice("clip:norm=1", 6, 1.0, "severe"))
     assert "The defence measured here would not have stopped it." in lines

@@ -282,7 +282,7 @@ def _effect(plain: Choice, choice: Choice) -> str:
     if sum(taken) > 0:
         surely = by_signs(taken) <= BY_CHANCE
     elif sum(taken) == 0 and (choice.leakage or 0.0) < (plain.leakage or 0.0) - SAME:  # more than a rounding
-        surely = _below(choice.leak, plain.leak)
+        surely = _read_count(choice) == _read_count(plain) and _below(choice.leak, plain.leak)  # of the same documents
     else:
         return "useless"
     if not surely:
