@@ -281,6 +281,22 @@ def test_what_an_object_says_of_itself_is_asked_before_it_is_used() -> None:
         ATTACKS.load(Method())
 
 
+@pytest.mark.parametrize("member", ["name", "summary"])
+@pytest.mark.parametrize(("fault", "said"), [
+    (ZeroDivisionError("by zero"), "raises ZeroDivisionError: by zero"), (SystemExit(3), "raises SystemExit: 3"),
+    (AttributeError("nothing", name="_title"), "raises AttributeError: nothing"),
+])  # fmt: skip
+def test_whatever_a_property_raises_is_told_by_whose_it_is(member: str, fault: BaseException, said: str) -> None:
+    """sys.exit ended the command without a word, a name was not caught, and what was there was called missing."""
+
+    def asked(thing: object) -> str:
+        raise fault
+
+    members = {"name": "x", "summary": "x", "paper": "", "run": len, member: property(asked)}
+    with pytest.raises(AttackError, match=rf"its {member} cannot be asked: .*{said}"):
+        ATTACKS.load(type("Raising", (), members)())
+
+
 def test_metrics_and_engines_of_ones_own() -> None:
     assert METRICS.load(len) is len
 

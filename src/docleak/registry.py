@@ -261,8 +261,10 @@ class Registry(Generic[T]):
             if isinstance(asked, property) and inspect.signature(asked.fget).return_annotation == "str":  # type: ignore[arg-type]
                 what = f"{self.noun} {name!r}: its {member}"
                 try:
-                    said = getattr(thing, member, "")  # what is missing is told below
-                except Exception as fault:
+                    said = getattr(thing, member)
+                except (Exception, SystemExit) as fault:
+                    if isinstance(fault, AttributeError) and fault.name in (None, member):
+                        continue  # what is missing is told below
                     raise self.error(f"{what} cannot be asked: {raised(fault)}.") from fault
                 if not isinstance(said, str):
                     raise self.error(f"{what} is a {type(said).__name__}; expected a text.")
@@ -324,7 +326,10 @@ def _distribution(point: EntryPoint) -> str:
 
 
 def _name_of(thing: object) -> str:
-    name = getattr(thing, "name", None)
+    try:
+        name = getattr(thing, "name", None)
+    except (Exception, SystemExit):  # told where it is checked
+        name = None
     if isinstance(name, str):
         return name
     kind = getattr(thing, "__qualname__", None) or type(thing).__qualname__
