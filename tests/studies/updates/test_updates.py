@@ -407,6 +407,15 @@ def test_no_all_clear_with_a_doubt_but_what_chance_cannot_explain_is_a_leak(
     assert ("cannot be called unread" in text) == (severity is Severity.UNTOLD)
 
 
+def test_words_that_an_older_docleak_held_against_fewer_questions_are_to_be_audited_again() -> None:
+    """All words, "severe" before, were "could not tell" without a word why."""
+    words = words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[0, 0])
+    older = {key: value for key, value in words.items() if key != "control_missed"}
+    assert severity_of(record_of(older, "failed")) is Severity.UNTOLD
+    assert "audit the update again to tell." in " ".join(sentences(record_of(older, "failed")))
+    assert not [one for one in (record_of(older), record_of(words, "failed")) if "again" in " ".join(sentences(one))]
+
+
 def pictured(score: str, floor: str = "", ceiling: str = "", given: tuple[str, ...] = ()) -> dict[str, Any]:
     """A page of one field per letter, as read by OCR: x exact, n nearly, . not; the truth is legible by default."""
 

@@ -22,6 +22,7 @@ TOLD, SURE = 0.5, 0.8
 BY_CHANCE = 0.01
 #: Tokens that are read and true, as a share of those that are either, above which a bag may be that of these pages.
 SAME_TOKENS = 0.9
+OLDER = "An older docleak did not hold these words against as many made-up questions: audit the update again to tell."
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,9 @@ def doubts_of(record: Mapping[str, Any]) -> list[str]:
     lines, test = list(record["check"]["doubts"]), record["pictures"].get("self_test")
     if test and not test["passed"] and not any("self-test failed" in line for line in lines):
         lines.append("The self-test failed: the true pages do not reproduce what was sent.")
+    words = record["words"]
+    if lines and words.get("found") and "control_missed" not in words and not beyond_chance(words):
+        lines.append(OLDER)
     return lines
 
 
