@@ -160,6 +160,8 @@ def test_who_died_is_told_from_how_all_ended() -> None:
     said = _told_of_death({1: Ended(3), 2: Ended(-signal.SIGTERM)}, {2: "b"})  # type: ignore[dict-item]
     assert said.startswith("a worker process died (exit code 3) before its first unit.")
     assert said.endswith("goes on from there, once what it printed is mended."), "it was no want of memory"
+    both: Any = {1: Ended(1), 2: Ended(-signal.SIGKILL)}
+    assert _told_of_death(both, {}).endswith("; with fewer workers it needs less memory."), "the one for the other"
 
 
 PARENT = """

@@ -285,7 +285,7 @@ def _told_of_death(processes: Mapping[int, BaseProcess], at_work: Mapping[int, s
     codes = {ended[number] for number in dead} - {None, 0, -signal.SIGTERM}
     why = f"exit code {', '.join(map(str, codes))}" if codes else "nothing says how"
     why = "killed from outside, or for want of memory" if -9 in codes else why
-    failed = any(code is not None and code > 0 for code in codes)  # by itself
+    failed = -9 not in codes and any(code is not None and code > 0 for code in codes)  # by itself
     mended = ", once what it printed is mended" if failed else "; with fewer workers it needs less memory"
     return (
         f"a worker process died ({why}) {'at ' + ' or '.join(tasks) if tasks else 'before its first unit'}. What is "
