@@ -125,7 +125,7 @@ def test_only_the_text_was_attacked_and_the_page_says_what_it_told(tmp_path: Pat
     run = carry_out(DefenceStudy(DefenceConfig(AUDIT, ("noise:sigma=0.01",), 0)), tmp_path)
     page, (reading,) = report_on([run.path])
     assert "whether it helps: Gaussian noise of 0.01" in reading.lines[1]
-    assert "1 document, 1 gradient evaluation each" in page.read_text()
+    assert "1 page, 1 gradient evaluation each" in page.read_text()
     exposed = reading.results["exposure"]
     assert exposed in reading.lines and exposed in unescape(page.read_text())
     assert "the client's question; the answer" in exposed and "computed on one example, with dropout off" in exposed

@@ -129,9 +129,9 @@ class DefenceStudy(Study[DefenceConfig]):
         choices = choices_of(run, rng)
         table, lines = table_of(choices), said_of(choices)
         audit = run.config["audit"]
-        documents = counted_words(audit["pages"], "document")
+        pages = counted_words(audit["pages"], "page")
         spent = counted_words(audit["budget"], "gradient evaluation")
-        how = f"{audit['attacks'][0]} on {audit['models'][0]}, {documents}, {spent} each"
+        how = f"{audit['attacks'][0]} on {audit['models'][0]}, {pages}, {spent} each"
         exposed = _exposed(run)
         templates = [
             {"name": choice.summary, **picture(run.read_image(choice.cost["unit"], choice.cost["images"][name]),
@@ -162,7 +162,7 @@ class DefenceStudy(Study[DefenceConfig]):
             ),
             scope=Scope(
                 system="" if _beside(run) else f"Training of {audit['models'][0]}, shared under each defence",
-                material="" if _beside(run) else documents, adversary="whoever receives one client's gradient",
+                material="" if _beside(run) else pages, adversary="whoever receives one client's gradient",
                 categories=categories_of([choice.context for choice in choices if choice.context]),
                 sample="" if _beside(run) else sampled([one.context for one in choices[:1] if one.context]),
                 remedies=tuple(effects(choices)), unfinished=_unfinished(run, choices),
