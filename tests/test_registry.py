@@ -13,10 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
+import click
 import pytest
 
 from docleak.attacks.registries import ANSWERS, ATTACKS, DOCUMENTS, IMAGES, METRICS, PAIRS, TEXTS, WEIGHTS
 from docleak.cli import main
+from docleak.cli.attack import AttackGroup
 from docleak.defenses import DEFENSES
 from docleak.errors import AttackError, DefenseError, RunError
 from docleak.metrics import ENGINES
@@ -233,6 +235,19 @@ def test_entry_points_of_other_packages(installed: None) -> None:
     assert DEFENSES.load("louder:sigma=1,factor=3").noise_std == 3
     with pytest.raises(AttackError, match="'pairs/joined' of their-package cannot be loaded"):
         PAIRS.load("joined")
+
+
+def test_an_entry_point_that_no_view_takes_is_told(
+    installed: None, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was in no list, and nothing said why."""
+    with next(mine.glob("their*.dist-info/entry_points.txt")).open("a") as points:
+        points.write("\n[docleak.attacks]\ngradient/lost = my_attack:ATTACK\n")
+    with pytest.raises(click.exceptions.Exit):
+        AttackGroup().make_context("attack", ["--list"])
+    told = capsys.readouterr()
+    assert "lost" not in told.out and "'theirs'" not in told.err
+    assert "'gradient/lost' of group docleak.attacks is not used; expected gradients/NAME, servers/NAME" in told.err
 
 
 def test_a_name_that_two_packages_or_docleak_itself_have(installed: None, mine: Path) -> None:

@@ -9,6 +9,7 @@ of docleak's own is a file and a line of ``registries.toml``.
 from __future__ import annotations
 
 import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,3 +55,14 @@ DOCUMENTS: Registry[DocumentAttack] = _registry(
 ANSWERS: Registry[AnswersAttack] = _registry(
     "attack on answers", "answers", "answers.attack:AnswersAttack", group=GROUP
 )
+
+
+def misnamed() -> list[str]:
+    """A sentence for each entry point of GROUP whose name begins with no view, so that nothing takes it."""
+    views = [known.view for known in (ATTACKS, SERVERS, PAIRS, WEIGHTS, DOCUMENTS, ANSWERS)]
+    expected = ", ".join(f"{view}/NAME" for view in views)
+    return [
+        f"entry point {point.name!r} of group {GROUP} is not used; expected {expected}"
+        for point in entry_points(group=GROUP)
+        if "/" in point.name and point.name.rpartition("/")[0] not in views
+    ]

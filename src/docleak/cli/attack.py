@@ -9,8 +9,8 @@ import click
 from typer.core import TyperGroup, TyperOption
 
 from docleak import spec
-from docleak.attacks.registries import ANSWERS, ATTACKS, PAIRS, WEIGHTS
-from docleak.cli.output import list_all
+from docleak.attacks.registries import ANSWERS, ATTACKS, PAIRS, WEIGHTS, misnamed
+from docleak.cli.output import list_all, note
 from docleak.cli.studies import PANEL, StudyCommand, Work
 from docleak.defenses.registry import DEFENSES
 from docleak.errors import AttackError, DocleakError
@@ -64,6 +64,8 @@ class AttackGroup(TyperGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """``--list`` ends it."""
+        for fault in misnamed() if "--list" in args else ():
+            note(f"Warning: {fault}.")
         _list_if_asked(ctx, args, lambda: {
             panel: {name: about for name, (study, about) in attacks().items() if study == view}
             for view, panel in PANELS.items()
