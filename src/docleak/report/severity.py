@@ -32,6 +32,9 @@ class Severity(StrEnum):
         return LABELS[self]
 
 
+#: Those of what was read.
+LEAKS = (Severity.SEVERE, Severity.PARTIAL)
+
 LABELS = {
     Severity.SEVERE: "Severe leak",
     Severity.PARTIAL: "Partial leak",

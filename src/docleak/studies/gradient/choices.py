@@ -16,7 +16,7 @@ from docleak.errors import RunError
 from docleak.files import shaped
 from docleak.metrics.estimate import Estimate, by_signs
 from docleak.report.pictures import new_figure, svg_figure
-from docleak.report.severity import Cell, Judgement, Severity, routes_sentence
+from docleak.report.severity import LEAKS, Cell, Judgement, Severity, routes_sentence
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
 from docleak.spec import counted_words
@@ -260,7 +260,6 @@ def effects(choices: Sequence[Choice]) -> list[str]:
     return lines
 
 
-LEAKS = (Severity.SEVERE, Severity.PARTIAL)
 #: What a defence did -> the words for it, in the order in which they are told.
 EFFECTS = {
     "stopped": "Would have stopped what was tried here",

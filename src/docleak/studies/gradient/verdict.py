@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from docleak.report.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
+from docleak.report.severity import LEAKS, LEGIBLE_SHARE, Cell, Severity, routes_sentence
 from docleak.spec import counted_words
 from docleak.studies.gradient.exposed import in_place, part_sent, published
 from docleak.studies.gradient.findings import FLOORS, answer_given, blind, text_recovered, text_taken, words_given
@@ -110,7 +110,7 @@ def _meaning(model: ModelResult, severity: Severity, engines: Sequence[str]) -> 
     lines = list(dict.fromkeys([*model.findings.judgement.doubts, *model.findings.unread]))
     if severity is Severity.UNMEASURED and not model.findings.judgement.of:
         lines.append("No OCR engine read the fields. Install one and score the run again, or judge the pictures.")
-    if severity in (Severity.SEVERE, Severity.PARTIAL):
+    if severity in LEAKS:
         told, near = model.findings.judgement, Cell.NEAR in model.findings.judgement.cells
         reach = "come close to private text" if near else "read which words the pages hold"
         reach = "read private text" if told.read else reach

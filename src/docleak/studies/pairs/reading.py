@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
+from scipy.stats import binom, poisson_binom
 
 from docleak.documents.pages import gathered
 from docleak.errors import RunError
@@ -278,15 +278,15 @@ def _alike(pairs: Sequence[Mapping[str, Mapping[str, Any]]], key: str, least: fl
 def _by_chance(pairs: Iterable[Mapping[str, Mapping[str, Any]]], column: str, key: str, least: float) -> float:
     """How probably as many pairs or more come out so like what came back if any of those that were in no gradient
     (``key``) had been in its place (exact, pair by pair, by the best attack); pairs without any do not enter."""
-    ways, hits = np.ones(1), 0
+    shares, hits = [], 0
     for scores in pairs:
         if others := [
             max(unseen) >= least for unseen in zip(*(one.get(key, ()) for one in scores.values()), strict=False)
         ]:
             hit = max(one[column] for one in scores.values()) >= least
-            share, hits = float(np.mean([hit, *others])), hits + hit
-            ways = np.convolve(ways, [1 - share, share])
-    return float(ways[hits:].sum()) if len(ways) > 1 else 0.0
+            shares.append(float(np.mean([hit, *others])))
+            hits += hit
+    return float(poisson_binom.sf(hits - 1, shares)) if shares else 0.0
 
 
 def words_told(units: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from docleak.metrics.image import psnr
 from docleak.models import DocumentModel, Encoded, load_model, pixels_of, trainable
 from docleak.models.base import broken_weights, device_of, image_of
 from docleak.report.page import Reading, Section, run_facts
-from docleak.report.severity import SEVERE_SHARE, Part, Severity
+from docleak.report.severity import LEAKS, SEVERE_SHARE, Part, Severity
 from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
@@ -147,7 +147,7 @@ class ServersStudy(Study[ServersConfig]):
         )
         counted = (
             f"An active server, which manipulates the model that it sends, read something in "
-            f"{sum(part.severity in (Severity.SEVERE, Severity.PARTIAL) for part in parts)} of "
+            f"{sum(part.severity in LEAKS for part in parts)} of "
             f"{counted_words(len(caught), 'trial')}"
         )
         if impossible:
