@@ -11,7 +11,7 @@ import pytest
 import transformers as t
 
 from docleak.privacy.lineage import PUBLIC, Lineage, Trained
-from docleak.training.lineage import lineage_of, write_lineage
+from docleak.training.lineage import DRAWN, lineage_of, write_lineage
 
 
 @pytest.fixture
@@ -49,6 +49,8 @@ def test_a_published_checkpoint_is_made_and_audited_and_what_it_lacks_is_said(
 ) -> None:
     code, out, _ = command("models", "make", "layoutlmv3-base", "--narrow", "--json")
     assert code == 0 and json.loads(out)["published"] == "microsoft/layoutlmv3-base"
+    assert json.loads(out) == json.loads((tmp_path / "layoutlmv3-base" / "docleak.json").read_text())
+    assert lineage_of("./layoutlmv3-base") == DRAWN, "no page stands behind random weights"
     code, _, said = command("models", "make", "layoutlmv3-base")
     assert code == 1 and "layoutlmv3-base is there already" in said
     code, out, _ = command("models", "make", "--list")
@@ -62,6 +64,11 @@ def test_a_published_checkpoint_is_made_and_audited_and_what_it_lacks_is_said(
     assert sentence in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.parametrize("source", ["wide:vt5-start,width=160", "make:donut-base,seed=3", "lora:make:donut-base,r=2"])
+def test_weights_drawn_where_a_model_goes_saw_nothing(source: str) -> None:
+    assert lineage_of(source) == DRAWN
+
+
 def test_a_vision_language_model_is_made_adapted_and_trained(
     command: Callable[..., tuple[Any, str, str]], tmp_path: Path
 ) -> None:
@@ -73,6 +80,7 @@ def test_a_vision_language_model_is_made_adapted_and_trained(
     code, out, err = command("models", "make", "--list")
     assert code == 0 and "qwen2_vl" in out
     pytest.importorskip("peft", reason="the extra adapters is not installed")
+    assert lineage_of(str(tmp_path / "base")) == DRAWN
     trained = Lineage(PUBLIC, "drawn", (Trained("a", "central training (qa, 1 round)", None),))
     write_lineage(tmp_path / "base", trained)
     words = ("models", "adapt", str(tmp_path / "base"), str(tmp_path / "lora"), "--lora")

@@ -126,6 +126,7 @@ def make(
         emit(listed, "\n".join(lines))
         return
     from docleak.models.published import make as write
+    from docleak.training.lineage import DRAWN, write_lineage
 
     folder = out or Path(name)
     drawn: Literal["default", "spread"] = "spread" if spread else "default"
@@ -134,6 +135,7 @@ def make(
             card = make_tiny(name, folder, seed=seed, initialisation=drawn, narrow=narrow)
         else:
             card = write(name, folder, seed=seed, initialisation=drawn, scale="narrow" if narrow else "published")
+    card = write_lineage(folder, DRAWN, card)
     emit(card, f"{card['recipe']}, saved in {folder}")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from docleak.errors import PrivacyError
 from docleak.files import read_json_object, reported, write_json
-from docleak.models.published.made import asked_for, base_of
+from docleak.models.published.made import Made, Wider, asked_for, base_of
 from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.options import said_idle
 from docleak.privacy.lineage import PUBLIC, UNKNOWN, Claim, Fingerprints, Lineage, claim_of, united
@@ -24,6 +24,7 @@ CARD, PROVIDERS, KEY = "docleak.json", "providers.json", "lineage"
 #: Files of a model's folder that are, or say, its values.
 WEIGHTS = ("*.safetensors", "*.bin", "config.json", ADAPTER)
 SYNTHETIC = Lineage(PUBLIC, "synthetic pages that docleak makes")
+DRAWN = Lineage(PUBLIC, "weights that docleak draws at random")
 ADVICE = "Restore the file, or delete it: the model then counts as one of which nothing is known."
 
 
@@ -55,11 +56,14 @@ def folder_of(source: str) -> Path | None:
 
 
 def lineage_of(source: str) -> Lineage:
-    """The lineage of a shipped name, directory or hub name; unknown where nothing says what it was trained on.
+    """The lineage of a shipped name, directory or hub name, or of what is made where a model goes; unknown where
+    nothing says what it was trained on.
 
     PrivacyError for a docleak.json that is damaged. One that was written for other weights keeps its trainings and
     loses its origin: what changed the weights since is not known.
     """
+    if isinstance(asked_for(base_of(source)), Made | Wider):
+        return DRAWN
     folder = folder_of(source)
     if folder is None or not (folder / CARD).is_file():
         return Lineage(UNKNOWN, f"{_name(source)}, which has no lineage in a docleak.json")
