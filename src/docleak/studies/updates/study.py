@@ -7,7 +7,9 @@ first client again from the weights that the server sent; of a secure aggregatio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ import torch
 
 from docleak.attacks.gradients import ATTACKS
 from docleak.documents.loaders import SYNTHETIC
-from docleak.documents.page import Image
+from docleak.documents.page import Image, Page
 from docleak.errors import DocumentError, FederationError, SelfTestError
 from docleak.models import DocumentModel, load_model, trainable
 from docleak.report.page import Reading
@@ -37,7 +39,7 @@ from docleak.studies.updates.case import (
 )
 from docleak.studies.updates.check import check, diagnosed, imitable
 from docleak.studies.updates.config import UpdatesConfig
-from docleak.studies.updates.pages import made_up, pages_of, told_folders
+from docleak.studies.updates.pages import kept_of, made_up, pages_of, told_folders
 from docleak.studies.updates.reading import read_run
 from docleak.studies.updates.round import ImitatedRound, assumed
 from docleak.studies.updates.secure import hiding, is_masked, is_secure, open_sum
@@ -234,7 +236,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         if is_secure(update):
             return self._secure(case), {}
         if cell is None:
-            words = words_of(case, self._rounds_of(update), config.local)
+            words = words_of(case, self._rounds_of(update), config.local, lambda: self.pages_beside(case))
             checked = check(case, words, lambda: self._others(case))
             pictures, images = sight_of(
                 case, ATTACKS.load(config.attack), checked, allow_failed=config.allow_failed_self_test,
@@ -251,8 +253,20 @@ class UpdatesStudy(Study[UpdatesConfig]):
         same = [other for other in self.captured if other.client == update.client and other.round != update.round]
         return [other for other in same if not is_secure(other) and other.kind == update.kind]
 
+    def pages_beside(self, case: UpdateCase) -> list[Page]:
+        """Pages that the client does not have, from all others that are at hand in turn: what silos of docleak's own
+        keep to evaluate on, and what other clients trained on."""
+        config, there = self.config, list[Sequence[Page]]()
+        for update in {update.client: update for update in self.captured}.values():
+            federation = federation_of(update)
+            there.append(kept_of(update, config.documents, federation))
+            if update.client != case.update.client and not is_secure(update):
+                with suppress(DocumentError):  # this client's pages are at hand, those of the others need not be
+                    there.append(pages_of(update, config.documents, federation, self.folders))
+        return [page for turn in zip_longest(*there) for page in turn if page is not None]
+
     def _secure(self, case: UpdateCase) -> dict[str, Any]:
-        words, masked = words_of(case), is_masked(case.update)
+        words, masked = words_of(case, beside=lambda: self.pages_beside(case)), is_masked(case.update)
         told = {"masked": hiding(case, self._masked_beside(case.update))} if masked else {
             "sum": True, "silos": len(self._members(case.update)), "check": check(case, words, dict)
         }  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,18 @@ from docleak.studies.gradient.findings import FLOORS
 
 #: Share of tokens, with at least this precision, from which the words count as told.
 TOLD, SURE = 0.5, 0.8
-#: Chance of calling fields told that are not, where the checks have failed.
-BY_CHANCE = 0.01
+#: Chance of calling fields told that are not, where the checks have failed; up to how many permutations are all tried,
+#: or else so many are drawn, and how many together; and what is no difference between two.
+BY_CHANCE, PERMUTED, AT_ONCE, ROUNDING = 0.05, 9_999, 909, 1e-9
 #: Tokens that are read and true, as a share of those that are either, above which a bag may be that of these pages.
 SAME_TOKENS = 0.9
-OLDER = "An older docleak did not hold these words against as many made-up questions: audit the update again to tell."
+#: Whose pages those of a client are held against.
+MADE_UP, OTHERS = "made-up", "others"
+OLDER = "An older docleak did not hold these words against pages of their kind: audit the update again to tell."
+NONE_BESIDE = (
+    "No pages of their kind that this client does not have were at hand, so that nothing says what chance reads of "
+    "such: --documents with other clients' folders gives them."
+)
 
 
 @dataclass(frozen=True)
@@ -94,16 +103,33 @@ def _severity_of_words(words: Mapping[str, Any], doubts: Sequence[str]) -> Sever
 
 
 def beyond_chance(words: Mapping[str, Any]) -> bool:
-    """Whether more private fields of these pages are told than of pages that nobody has (Fisher's exact test), or the
-    tokens read are those of these pages, and lack fewer of them than of any set of those."""
-    from scipy.stats import fisher_exact  # takes half a second
-
-    (held, of), (chance, among) = words["fields"], words["control"]
-    table = [[held, of - held], [chance, among - chance]]
-    if of and among and fisher_exact(table, alternative="greater").pvalue < BY_CHANCE:
+    """Whether more private fields of these pages are told than of others of their kind, or the tokens read are those of
+    these pages, and lack fewer of them than of any set of made-up pages'."""
+    if p_value_of_fields(words.get("beside", {})) <= BY_CHANCE:
         return True
     right, true, missed = words["right"], words["true"], words.get("control_missed", ())
     return bool(missed) and right > SAME_TOKENS * (words["found"] + true - right) and 1 - right / true < min(missed)
+
+
+def p_value_of_fields(beside: Mapping[str, Any]) -> float:
+    """How often chance tells so many more of the client's fields than pages of both at their rate: by permutations of
+    whole pages, since what stands on one is read together; 1 where there are no others of their kind."""
+    mine, others = (np.array([one for one in beside.get(key, ()) if one[1]]) for key in ("client", "pages"))
+    if not len(mine) or not len(others):
+        return 1.0
+    held, of = np.concatenate([mine, others]).T
+    more = held - held.sum() / of.sum() * of  # than at the rate of all, of which they are 0 together
+    size, count, seen = len(mine), len(held), more[: len(mine)].sum()
+    if size > len(others):
+        size, more = len(others), -more
+    if exact := comb(count, size) <= PERMUTED:
+        drawn = [more[np.array(list(combinations(range(count), size)))].sum(axis=1)]
+    else:
+        rng = np.random.default_rng(0)
+        orders = (rng.random((AT_ONCE, count)).argpartition(size - 1)[:, :size] for _ in range(PERMUTED // AT_ONCE))
+        drawn = [more[order].sum(axis=1) for order in orders]
+    as_far = sum(int((one >= seen - ROUNDING).sum()) for one in drawn)
+    return as_far / comb(count, size) if exact else (1 + as_far) / (1 + PERMUTED)
 
 
 def doubts_of(record: Mapping[str, Any]) -> list[str]:
@@ -114,8 +140,11 @@ def doubts_of(record: Mapping[str, Any]) -> list[str]:
     if test and not test["passed"] and not any("self-test failed" in line for line in lines):
         lines.append("The self-test failed: the true pages do not reproduce what was sent.")
     words = record["words"]
-    if lines and words.get("found") and "control_missed" not in words and not beyond_chance(words):
-        lines.append(OLDER)
+    if lines and words.get("found") and not beyond_chance(words):
+        if "beside" not in words:
+            lines.append(OLDER)
+        elif not words["beside"]["whose"]:
+            lines.append(NONE_BESIDE)
     return lines
 
 
@@ -272,6 +301,13 @@ def _share(fields: Sequence[int]) -> str:
     return percent(held / of if of else None)
 
 
+def _of_others(beside: Mapping[str, Any]) -> str:
+    if beside.get("whose") != OTHERS:
+        return ""
+    held, of = (sum(counts) for counts in zip(*beside["pages"], strict=True))
+    return f"; of those of {counted_words(len(beside['pages']), 'page')} of others, {_share([held, of])}"
+
+
 def _told(record: Mapping[str, Any]) -> list[str]:
     """What the words of an update, or of a sum, told and whom."""
     if hidden := record.get("hidden_by"):
@@ -305,7 +341,7 @@ def _of_words(
     if of:
         line += (
             f" All tokens of {held} of {of} private fields are told; of the fields of made-up pages that nobody has, "
-            f"{_share(words['control'])}."
+            f"{_share(words['control'])}{_of_others(words.get('beside', {}))}."
         )
     line += _unwritten(words)
     more = []

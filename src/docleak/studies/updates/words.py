@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,23 +20,34 @@ from docleak.studies.updates.case import UpdateCase, named_as, sent_by
 from docleak.studies.updates.round import ImitatedRound, Truth, assumed, optimiser_of
 from docleak.studies.updates.secure import is_secure
 from docleak.studies.updates.told import plan_of
+from docleak.studies.updates.verdict import MADE_UP, OTHERS
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.objectives.tasks import QUESTIONS
 
-#: Made-up pages that no client has, whose fields show how often a bag holds a value by chance.
-CONTROLS, CONTROL_SEED = 12, 987_654
+#: Made-up pages that no client has, whose fields show how often a bag holds a value by chance, and how many are held
+#: against a client's page by page: a single page needs 19 that hold less.
+CONTROLS, CONTROL_SEED, BESIDE = 12, 987_654, 24
+#: Share of the words outside of private fields that stand on made-up pages, too, from which pages are of their kind:
+#: 43 % at least of each of forty such pages, at most 22 % of receipts, invoices and forms, 40 % of a table.
+ALIKE = 0.4
 
 
 @cache
-def controls() -> tuple[Page, ...]:
-    """The CONTROLS pages."""
-    return tuple(make_pages(CONTROLS, seed=CONTROL_SEED))
+def controls(count: int = CONTROLS) -> tuple[Page, ...]:
+    """So many of these pages."""
+    return tuple(make_pages(count, seed=CONTROL_SEED))
 
 
-def words_of(case: UpdateCase, others: Sequence[CapturedUpdate] = (), local: str = "") -> dict[str, Any]:
+def words_of(
+    case: UpdateCase,
+    others: Sequence[CapturedUpdate] = (),
+    local: str = "",
+    beside: Callable[[], Sequence[Page]] = tuple,
+) -> dict[str, Any]:
     """The bag of words of a captured update, beside what the client trained on; {"failed": why} where there is none.
 
     ``others`` are what the same client sent in other rounds; they count where the words' vectors stay the same.
+    ``beside`` gives pages of other clients, which are looked at where made-up ones are of another kind.
     """
     if case.plan.objective != QUESTIONS:
         return {"failed": f"the objective {case.plan.objective!r} masks words at random, so the truth is not known"}
@@ -44,7 +55,8 @@ def words_of(case: UpdateCase, others: Sequence[CapturedUpdate] = (), local: str
     resolution = case.update.ours.get("resolution") if is_secure(case.update) else None
     if resolution is not None:  # a sum, whose clients do not say how many steps they took
         steps = steps_by_decay(case.model, case.round.sent, optimiser_of(case.plan)) or steps
-    return words_in(case.round, steps, float(resolution or 0.0), [_sent(case, other, local) for other in others], case)
+    sent = [_sent(case, other, local) for other in others]
+    return words_in(case.round, steps, float(resolution or 0.0), sent, case, beside)
 
 
 def _sent(case: UpdateCase, update: CapturedUpdate, local: str) -> Sent:
@@ -59,10 +71,10 @@ def _sent(case: UpdateCase, update: CapturedUpdate, local: str) -> Sent:
 
 def words_in(
     taken: ImitatedRound, steps: float, resolution: float = 0.0, others: Sequence[Sent] = (),
-    case: UpdateCase | None = None,
+    case: UpdateCase | None = None, beside: Callable[[], Sequence[Page]] = tuple,
 ) -> dict[str, Any]:  # fmt: skip
     """The same of a round of so many steps, whose update was rounded to multiples of ``resolution``; with ``others`` of
-    the ``case``, whose examples are then all that may have been read."""
+    the ``case``, whose examples are then all that may have been read, and whose pages are held against others."""
     model, truth = taken.truth.model, taken.truth
     try:
         exact = case is not None and case.update.kind == "gradient"
@@ -73,7 +85,9 @@ def words_in(
         truth = Truth(model, case.pages, case.examples)
     true = set().union(*(tokens_of(model, example) for example in truth.inputs))
     unknown = controls()
-    *fields, unwritten = _covered(model, bag, list({page.name: page for page in truth.pages}.values()))
+    pages = list({page.name: page for page in truth.pages}.values())
+    covered = _covered(model, bag, pages)
+    *fields, unwritten = _together(covered)
     return {
         "exact": bag.exact,
         **told,
@@ -86,9 +100,36 @@ def words_in(
         },
         "fields": fields,
         "unwritten": unwritten,
-        "control": _covered(model, bag, unknown)[:2],
+        "control": _together(_covered(model, bag, unknown))[:2],
         "control_missed": _missed(model, bag, unknown, len(truth.examples)),
+        **({} if case is None else {"beside": _beside(model, bag, pages, covered, beside)}),
     }
+
+
+def alike(pages: Sequence[Page]) -> bool:
+    """Whether ``pages`` are of the made-up ones' kind, so that these show what chance reads of such: the share ALIKE of
+    their words outside of private fields stands on them, too."""
+    known = {word for page in controls(BESIDE) for word in _labels(page)}
+    said = [word in known for page in pages for word in _labels(page)]
+    return bool(said) and sum(said) >= ALIKE * len(said)
+
+
+def _labels(page: Page) -> list[str]:
+    private = {index for field in page.private_fields for index in field.words}
+    return [word.text.lower() for index, word in enumerate(page.words) if index not in private]
+
+
+def _beside(
+    model: DocumentModel, bag: Bag, pages: Sequence[Page], covered: Sequence[Sequence[int]],
+    others: Callable[[], Sequence[Page]],
+) -> dict[str, Any]:  # fmt: skip
+    """{"whose", "client", "pages"}: [held, of] of each of the client's pages, and of as many others of their kind as
+    there are, up to BESIDE: MADE_UP ones or those of OTHERS; "" where there is none."""
+    made, same = alike(pages), {page.name for page in pages}
+    against = controls(BESIDE) if made else [page for page in others() if page.name not in same][:BESIDE]
+    whose = MADE_UP if made else OTHERS if against else ""
+    client, beside = ([one[:2] for one in counts] for counts in (covered, _covered(model, bag, against)))
+    return {"whose": whose, "client": client, "pages": beside}
 
 
 def _read(
@@ -158,22 +199,28 @@ def _places(example: Encoded, axis: str) -> set[int]:
     return set(example.tensors["bbox"][:, columns].flatten().tolist())
 
 
-def _covered(model: DocumentModel, bag: Bag, pages: Sequence[Page]) -> list[int]:
-    """[held, of, unwritten]: private fields all of whose tokens are in the bag; zeros for models that read no words.
-    What the vocabulary cannot write (CJK in T5's) is read as one token for all, which tells no value: fields that hold
-    such are not counted but as ``unwritten``."""
-    tokens, held, of, left = set(bag.tokens), 0, 0, 0
+def _covered(model: DocumentModel, bag: Bag, pages: Sequence[Page]) -> list[list[int]]:
+    """[held, of, unwritten] of each page: private fields all of whose tokens are in the bag; none for models that read
+    no words. What the vocabulary cannot write (CJK in T5's) is read as one token for all, which tells no value: fields
+    that hold such are not counted but as ``unwritten``."""
+    tokens, counts = set(bag.tokens), list[list[int]]()
     unwritten = getattr(getattr(model, "tokenizer", None), "unk_token_id", None)
     for page in pages:
         fitted = model.fit(page)
         example = model.encode(fitted, Question("?", ("?",)))
         owners = example.tensors.get("word_ids")
         if owners is None:
-            return [0, 0, 0]
+            return []
+        held, of, left = 0, 0, 0
         for field in fitted.private_fields:
             ids = example.tensors["input_ids"][torch.isin(owners, torch.tensor(field.words, dtype=owners.dtype))]
             if unwritten in ids.tolist():
                 left += 1
             elif len(ids):
                 of, held = of + 1, held + (set(ids.tolist()) <= tokens)
-    return [held, of, left]
+        counts.append([held, of, left])
+    return counts
+
+
+def _together(counts: Sequence[Sequence[int]]) -> list[int]:
+    return [sum(column) for column in zip([0, 0, 0], *counts, strict=True)]
