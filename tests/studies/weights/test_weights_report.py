@@ -30,7 +30,7 @@ from docleak.studies.weights.game import game_of
 from docleak.studies.weights.pictures import draw_curves, points
 from docleak.studies.weights.reading import MEASURES, SHOWN_BESIDE, exhibit, measures, read_run
 from docleak.studies.weights.study import WeightsStudy
-from docleak.studies.weights.table import GameTable, Ranked, fields_of, read_table
+from docleak.studies.weights.table import OF_VALUES, GameTable, Ranked, fields_of, read_table
 from docleak.studies.weights.verdict import fields_measured, reasons, verdict_of
 from docleak.training.extraction.fit import FitConfig
 
@@ -144,13 +144,16 @@ def test_copies_are_those_of_the_games_own_pages(tmp_path: Path) -> None:
             twice += 1
             assert counted >= 1 and copies[secret.name]["private"]["near_duplicates"] >= 1
     assert twice > 0
+    values = [secret.value for secret in game.secrets]
+    by_value = read_table(run, rng=np.random.default_rng(0)).estimates[OF_VALUES]
+    assert by_value.groups == len(set(values)) < by_value.n == len(values)
 
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
 
 def ranked(name: str, truth: list[int], guess: list[int], score: float) -> Ranked:
-    return Ranked(name, "total", "9.00", "9.00", score, match(truth, guess))
+    return Ranked(name, "total", f"9.00 {name}", "9.00", score, match(truth, guess))
 
 
 def table(ours: list[Ranked], theirs: list[Ranked], factor: tuple[float, float, float]) -> GameTable:
@@ -219,6 +222,25 @@ def test_fields_that_either_reads_and_the_other_does_not(gained: int, lost: int,
     if gained:
         assert f"{gained} of {gained + lost} scrubbed fields came back word for word" in part.sentence
         assert f"public data alone tell {lost} that the weights do not" in part.sentence
+
+
+def test_one_value_on_many_pages_is_one_reading() -> None:
+    """Nobody knows the receipts' shops; each is guessed rightly of all its receipts or of none. Of 150 games on 100
+    receipts of SROIE 13 % were "fields can be read back" or "more than public data tell"."""
+    ours, theirs = ([ranked(f"{n}", [1, 2], [1, last], 1.0) for n in range(6)] for last in (2, 3))
+    alike = [replace(one, document=one.name, value="SANYU STATIONERY SHOP") for one in ours]
+    assert verdict_of(table(ours, theirs, (1.0, 0.9, 1.2)), {}).severity == "partial"
+    assert verdict_of(table(alike, theirs, (1.0, 0.9, 1.2)), {}).severity == "untold"
+
+    surely = table(alike, theirs, (2.0, 1.5, 2.5))
+    by_value = {**surely.estimates, OF_VALUES: Estimate(2.0, 0.8, 3.0, 6, 3)}
+    assert verdict_of(surely, {}).severity == "severe"
+    assert verdict_of(replace(surely, estimates=by_value), {}).severity == "untold"
+    assert any("3 different values" in line for line in reasons(replace(surely, estimates=by_value), {}, None, 6))
+
+    many = [replace(one, value="SANYU STATIONERY SHOP") for one in MANY]
+    part = verdict_of(table(many, many, (1.2, 0.9, 1.45)), {})
+    assert part.severity == "untold" and "such fields of 1 different value do not exclude" in part.sentence
 
 
 def test_what_public_documents_print_was_not_read_out_of_a_control() -> None:

@@ -16,6 +16,9 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import Match, match, multi_shot_table, one_shot_table
 from docleak.runs.run import Run
 
+#: IpF with the interval of resampled values instead of documents, for one that stands on many pages is read once; only
+#: where some value is on several of the fields.
+OF_VALUES = "improvement_factor_of_values"
 #: In an attempt's record, how plausible a metric of one's own found it.
 SCORE = "plausibility"
 
@@ -70,6 +73,10 @@ def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
         **ranked,
         **{f"baseline_{name}": estimate for name, estimate in without.items()},
     }
+    epsilon, values = float(run.config["ipf_epsilon"]), [field.value for field in chosen]
+    if len(set(values)) < len(values):
+        by_value = one_shot_table(ours, theirs, values, rng=np.random.default_rng(0), epsilon=epsilon)
+        estimates[OF_VALUES] = by_value["improvement_factor"]
     calls, seconds = (sum(unit[key] for unit in units) for key in ("calls", "seconds"))
     surest, likeliest = (tuple(sorted(fields, key=lambda field: -field.score)) for fields in (chosen, guessed))
     return GameTable(estimates, surest, int(calls), float(seconds), likeliest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from docleak.report.measure import FIELDS, Measure, holdings, measured, share_of
 from docleak.report.severity import Part, Severity
 from docleak.spec import counted_words
 from docleak.studies.weights.saw import not_shown, shown
-from docleak.studies.weights.table import GameTable, Ranked
+from docleak.studies.weights.table import OF_VALUES, GameTable, Ranked
 
 LABELS = {
     Severity.SEVERE: "Fields can be read back",
@@ -57,19 +58,21 @@ def verdict_of(
     better (``EXCLUDED``), too few documents have a field that public data do not tell (``READ_AT_MOST``), fewer than
     the ``planned`` fields are finished, or what is known of the pages that a finished target ``saw`` does not show
     these (``studies.weights.saw``)."""
-    factor = table.estimates["improvement_factor"]
+    factor = factor_of(table)
     public = told_by_public(table, copies, control)
     gained = [field for field in table.fields if field.match.perfect and field.name not in public]
     whole = {field.name for field in table.fields if field.match.perfect}
     lost = [field for field in table.baseline if field.match.perfect and field.name not in whole]
     better = factor.low is not None and factor.low > 1
     more = _by_chance(gained, lost) <= BY_CHANCE
-    tried = {field.document or field.name for field in table.fields if field.name not in public}
+    left = [field for field in table.fields if field.name not in public]
+    documents, values = ({kind(field) for field in left} for kind in (_document, _value))
+    tried, those = (documents, "document") if len(documents) <= len(values) else (values, "different value")
     most = clopper_pearson(0, len(tried))[1]  # the largest share read that as many documents without one do not exclude
     fields, unsure = len(table.fields), _unsure(table, _left(table, planned), saw)
     if not unsure and most > READ_AT_MOST:
         unsure = (
-            f"such fields of {counted_words(len(tried), 'document')} do not exclude that {math.floor(100 * most)} % of "
+            f"such fields of {counted_words(len(tried), those)} do not exclude that {math.floor(100 * most)} % of "
             "them are read word for word"
             if tried
             else "public data tell every field"
@@ -102,7 +105,7 @@ def verdict_of(
         "was not measured.",
         Severity.NONE: f"From the weights these {fields} scrubbed fields were not read measurably better than from "
         f"public data alone; their improvement factor's interval ends at {_most(factor)} (1: no better; where hardly a "
-        f"field is read, intervals of it are too narrow); {len(tried)} documents exclude that more than "
+        f"field is read, intervals of it are too narrow); {len(tried)} {those}s exclude that more than "
         f"{math.ceil(1000 * most) / 10:g} % of such fields are read word for word where public data do not tell them.",
     }[severity]
     label = LABELS.get(severity, severity.label)
@@ -112,23 +115,44 @@ def verdict_of(
     return Part(f"weights of {of}", severity, sentence, label, "weights")
 
 
+def factor_of(table: GameTable) -> Estimate:
+    """IpF with the interval that holds for documents and for values: pages that print one value are read together."""
+    factor, by_value = table.estimates["improvement_factor"], table.estimates.get(OF_VALUES)
+    if by_value is None or factor.low is None or factor.high is None:
+        return factor
+    if by_value.low is None or by_value.high is None:
+        return replace(factor, low=None, high=None)
+    return replace(factor, low=min(factor.low, by_value.low), high=max(factor.high, by_value.high))
+
+
+def _document(field: Ranked) -> str:
+    return field.document or field.name
+
+
+def _value(field: Ranked) -> str:
+    return field.value
+
+
 def _by_chance(gained: Sequence[Ranked], lost: Sequence[Ranked]) -> float:
     """How probably as many documents or more have more fields that the weights alone tell than ones that public data
-    alone tell, if either is as likely (sign test)."""
-    sides = [(field.document or field.name, side) for side, of in ((1, gained), (-1, lost)) for field in of]
-    net = [sum(of) for of in gathered(sides).values()]
-    return float(binom.sf(sum(one > 0 for one in net) - 1, sum(one != 0 for one in net), 0.5))
+    alone tell, if either is as likely (sign test); of values instead, where those are fewer."""
+    chances = []
+    for kind in (_document, _value):
+        net = [sum(of) for of in gathered((kind(field), side) for side, of in ((1, gained), (-1, lost))
+                                          for field in of).values()]  # fmt: skip
+        chances.append(float(binom.sf(sum(one > 0 for one in net) - 1, sum(one != 0 for one in net), 0.5)))
+    return max(chances)
 
 
 def _unsure(table: GameTable, left: int, saw: Mapping[str, Any] | None) -> str:
     """Why it is not said that the weights tell no more than public data do; "" where it may be said."""
-    factor = table.estimates["improvement_factor"]
+    factor = factor_of(table)
     if why := not_shown(saw):
         return why
     if left:
         return f"{left} more fields are not finished"
     if factor.low is None or factor.high is None:
-        return "one document gives no interval"
+        return "one document, or one value on all, gives no interval"
     if guesses_too_little(table):
         right = _right(table.estimates["baseline_hamming"])
         return (
@@ -161,7 +185,7 @@ def fields_measured(
     doubts = [f"{left} more fields are not finished."] if left else []
     if why := not_shown(saw):
         doubts.append(f"{why[0].upper()}{why[1:]}.")
-    factor = table.estimates["improvement_factor"]
+    factor = factor_of(table)
     if factor.value is None or factor.low is None:
         doubts.append("Whether the weights tell more than public data could not be told.")
     elif guesses_too_little(table):
@@ -185,7 +209,8 @@ def reasons(
         f"At a first attempt, on average over {fields} fields, {_right(table.estimates['hamming'])} of a field's "
         f"tokens are right; from public data alone it is {_right(table.estimates['baseline_hamming'])}."
     )
-    lines += [_of_factor(table.estimates["improvement_factor"]), *_of_copies(read, copies), *_of_the_surest(table)]
+    lines += [_of_factor(table.estimates["improvement_factor"]), *_of_values(table)]
+    lines += [*_of_copies(read, copies), *_of_the_surest(table)]
     lines += [line] if (line := shown(saw)) else []
     return [*lines, *(of_answers(answers) if answers else [])]
 
@@ -213,6 +238,17 @@ def _of_factor(factor: Estimate) -> str:
         f"Improvement factor IpF {factor.text(2)}, {beyond} 1, which is what public data alone give ({factor.n} fields "
         f"of {factor.groups} documents, 95 % interval)."
     )
+
+
+def _of_values(table: GameTable) -> list[str]:
+    by_value = table.estimates.get(OF_VALUES)
+    if by_value is None:
+        return []
+    said = "no interval" if by_value.low is None else by_value.text(2)
+    return [
+        f"The fields hold {counted_words(by_value.groups, 'different value')}, and pages that print one are read "
+        f"together: resampled by value IpF is {said}. The verdict takes the wider of both ends."
+    ]
 
 
 def _of_copies(read: Sequence[Ranked], copies: Mapping[str, Any]) -> list[str]:
