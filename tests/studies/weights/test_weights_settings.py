@@ -205,7 +205,9 @@ def test_a_public_model_that_guesses_nothing_allows_no_all_clear() -> None:
     for wrong, severity in ((0.955, "untold"), (0.86, "none")):
         estimates = {"improvement_factor": Estimate(1.0, 0.99, 1.01), "baseline_hamming": Estimate(wrong, wrong, wrong)}
         unread = SimpleNamespace(perfect=0.0)
-        fields = [SimpleNamespace(name=str(number), document="", match=unread) for number in range(36)]
+        fields = [
+            SimpleNamespace(name=str(number), value=str(number), document="", match=unread) for number in range(36)
+        ]
         part = verdict_of(SimpleNamespace(estimates=estimates, baseline=[], fields=fields), {}, of="x")  # type: ignore[arg-type]
         assert part.severity == severity
         said = "public data alone tell on average 4.5 % of the tokens of a field, too few"
