@@ -286,6 +286,11 @@ def test_names_are_mapped_where_it_is_sure() -> None:
     assert naming({"base_model.model.q.lora_A.weight": (2, 3)}, [lora]) == {
         "base_model.model.q.lora_A.weight": "q.lora_A.default.weight"
     }
+    called = {"base_model.model.q.lora_A.my-docs.weight": (2, 3), "base_model.model.q.lora_B.my-docs.weight": (3, 2)}
+    assert {*naming(called, [lora]).values()} == {*lora}, "adapters by a name of their own"
+    both = {**called, "base_model.model.q.lora_A.other.weight": (2, 3)}
+    assert {*naming(both, [lora]).values()} == {"q.lora_B.default.weight"}, "two A for one"
+    assert naming({"t.lora_embedding_A.docs": (2, 3)}, [{"t.lora_embedding_A.default": (2, 3)}]), "of a table"
     assert naming({"a.modules_to_save.default2.bias": (3,)}, [{"a2.bias": (3,)}]) == {}, "a copy of another adapter's"
     assert naming({"0": (2, 3), "1": (3,)}, [SHAPES]) == {"0": "a.weight", "1": "a.bias"}
     assert naming({"1": (3,), "0": (2, 3)}, [SHAPES]) == {"0": "a.weight", "1": "a.bias"}

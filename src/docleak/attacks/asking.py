@@ -178,6 +178,14 @@ def odd_pixels(pixels: object, shape: Sequence[int], whose: str) -> Iterator[str
         yield f"pixels are from {low:.4g} to {high:.4g}, not in [0, 1] (clamp them, or divide by 255)"
 
 
+def odd_text(name: str, text: str) -> Iterator[str]:
+    """What is wrong with a ``text`` that a report is to hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as fault:
+        yield f"{name} holds what UTF-8 cannot write ({fault.reason})"
+
+
 def odd_scores(name: str, values: object, count: int) -> Iterator[str]:
     """What is wrong with ``values`` that should be an array (count,) of finite floats."""
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or values.shape != (count,):

@@ -72,7 +72,7 @@ def network(folder: Path) -> Any:
 
 def trained_by_trainer(
     folder: Path, out: Path, model: Any, resume: str | None = None, *, callbacks: Sequence[Any] = (),
-    again: bool = False, **settings: Any,
+    again: bool = False, optimizers: tuple[Any, Any] = (None, None), **settings: Any,
 ) -> docleak.TrainerTap:  # fmt: skip
     """An epoch of transformers' Trainer with its own defaults but dropout; ``again`` after a MemoryError."""
     tokenizer = AutoTokenizer.from_pretrained(str(folder / "model"))
@@ -85,7 +85,7 @@ def trained_by_trainer(
     pages = list(docleak.load_pages(folder / "pages"))
     trainer = Trainer(
         model, arguments, train_dataset=pages, data_collator=lambda rows: app.batch_of(tokenizer, rows, True),
-        callbacks=[tap, *callbacks],
+        callbacks=[tap, *callbacks], optimizers=optimizers,
     )  # fmt: skip
     with pytest.raises(MemoryError) if again else nullcontext():
         trainer.train(resume_from_checkpoint=resume)
@@ -144,6 +144,24 @@ def test_adapters_are_recorded_with_a_folder_that_loads(folder: Path, tmp_path: 
     assert case.update.details["batch_size"] == 3 and len(case.update.details["batches"][0]) == 3
     assert case.round.sent and all("lora_" in name for name in case.round.sent) and not case.unsent
     assert case.round.passes
+
+
+def test_adapters_with_a_name_of_their_own_are_recorded_and_several_at_once_are_not(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """peft keeps such in a folder below the one it is given, which the audit called no model."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["query", "value"])
+    model = peft.get_peft_model(network(folder), config, adapter_name="old")
+    model.add_adapter("docs", config)
+    model.set_adapter("docs")
+    trained_by_trainer(folder, tmp_path, model, max_steps=1)
+    case = case_of(folder, tmp_path)
+    assert case.update.details["model"].endswith("docs") and case.round.passes and not case.unsent
+    model.base_model.set_adapter(["old", "docs"])
+    trained_by_trainer(folder, tmp_path / "both", model, max_steps=1)
+    assert not list((tmp_path / "both").glob("updates/round-*"))
+    assert "old and docs are active at once" in caplog.text
 
 
 def test_two_folders_of_adapters_say_which_model_was_trained(folder: Path, tmp_path: Path) -> None:
@@ -539,6 +557,17 @@ def test_what_of_trainer_is_not_imitated_is_recorded_and_the_first_cause(
     trained_by_trainer(folder, tmp_path, network(folder), **{"gradient_accumulation_steps": 1, **settings})
     causes = causes_of(case_of(folder, tmp_path))
     assert causes[0]["sentence"] == f"{said}, as recorded, which is not imitated"
+
+
+def test_rates_that_a_schedule_sets_apart_are_recorded(folder: Path, tmp_path: Path) -> None:
+    """They were those of the first group of weights alone, and other pages the cause."""
+    model = network(folder)
+    weights = list(model.parameters())
+    optimiser = torch.optim.SGD([{"params": weights[:4]}, {"params": weights[4:]}], lr=0.05)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, [lambda step: 1.0, lambda step: 0.1])
+    trained_by_trainer(folder, tmp_path, model, optimizers=(optimiser, scheduler), max_steps=1)
+    (update,) = read_updates(tmp_path / "updates")
+    assert update.details["not_imitated"] == ["learning rate: 0.05 and 0.005, of some weights each"]
 
 
 def resumed(folder: Path, out: Path, *, steps: int) -> None:

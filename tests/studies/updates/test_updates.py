@@ -533,6 +533,24 @@ def test_fields_whose_tokens_are_read_without_order_are_not_said_to_be_read_as_v
             assert held.outcome == "finding" and counted.rstrip(".") in held.why and "were read on" not in held.why
 
 
+def test_tokens_that_are_read_of_a_model_without_words_are_said_and_bound_no_fields(tmp_path: Path) -> None:
+    """Of a Pix2Struct all answers were read, and the verdict was "severe leak: 0 of 4 private fields are read from
+    pictures"; a policy on fields passed."""
+    told = words_with(found=14, right=14, true=14, precision=1.0, recall=1.0, fields=[0, 0], control=[0, 0])
+    names = "abcdefghijklmnopqrst"
+    run = run_of(tmp_path, names)
+    for name in names:
+        run.write_unit(name, {**run.record(name), "words": told, "pictures": pictured("....")}, {})
+    said = read_run(run)
+    assert said.parts[0].severity is Severity.SEVERE
+    assert "280 of 280 different tokens that were trained on are read, without order" in said.counted
+    (held,) = policies.check(Policy(rule=(Rule(measure=FIELDS, at_most=0.5),)), said.measures, joined([said]))
+    assert held.outcome == "could not tell" and "which fields they make up is not counted" in held.why
+    nothing = run_of(tmp_path / "nothing", "a")
+    nothing.write_unit("a", {**nothing.record("a"), "words": words_with(fields=[0, 0], control=[0, 0])}, {})
+    assert "tokens" not in read_run(nothing).counted
+
+
 def test_fields_of_words_and_of_pictures_may_be_different_ones(tmp_path: Path) -> None:
     """Half of the clients gave two of four fields by words and one by pictures: three, if it is none of the two."""
     names = "abcdefghijklmnopqrst"

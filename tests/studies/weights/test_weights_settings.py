@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -234,6 +235,21 @@ def test_an_attack_that_never_looks_at_the_target_finds_nothing_and_is_refused()
     """Nothing found by it would be said of any weights."""
     for attack in ("cdmi:weight=0", "cdmi-strong:weight=0", Blind(weight=0.4)):
         with pytest.raises(AttackError, match="never looks at the target"):
+            WeightsConfig(task="ee-bio", attack=attack)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Baseless(CdmiConfig):
+    """An own attack whose baseline is none."""
+
+    def baseline(self) -> Any:
+        return None if self.weight else 1 / 0
+
+
+def test_a_baseline_that_is_no_attack_is_refused_before_anything_is_trained() -> None:
+    """It was an AttributeError of NoneType, after both trainings."""
+    for attack, said in ((Baseless(), "its baseline is a NoneType"), (Baseless(weight=0.0), "cannot be asked for")):
+        with pytest.raises(AttackError, match=said):
             WeightsConfig(task="ee-bio", attack=attack)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,17 @@ from typing import Any
 
 import torch
 
-from docleak.attacks.asking import called, checked, is_a, is_own, left_alone, odd_numbers, odd_pixels, type_said
+from docleak.attacks.asking import (
+    called,
+    checked,
+    is_a,
+    is_own,
+    left_alone,
+    odd_numbers,
+    odd_pixels,
+    odd_text,
+    type_said,
+)
 from docleak.attacks.pairs.parts import AttackOnPairs
 from docleak.attacks.pairs.together import PairFinding, Round
 from docleak.attacks.pairs.view import PairKnowledge, PairView
@@ -45,6 +55,11 @@ def _faults(finding: Any, view: PairView, budget: int) -> Iterator[str]:
     texts: object = finding.texts
     if not isinstance(texts, tuple | list) or len(texts) != pairs or not all(isinstance(one, str) for one in texts):
         yield f"texts is {type_said(texts)}, not {pairs} strings"
+    else:
+        yield from (fault for number, text in enumerate(texts) for fault in odd_text(f"texts[{number}]", text))
+    vocabulary = len(view.model.tokenizer)
+    most = {"tokens": (vocabulary, f"the vocabulary has {vocabulary}"),
+            "labels": (len(view.model.classes), f"the classes are 0 to {len(view.model.classes) - 1}")}  # fmt: skip
     for name, count in (("tokens", pairs), ("labels", 2)):
         rows: object = getattr(finding, name)
         if not isinstance(rows, tuple | list) or len(rows) != count:
@@ -52,7 +67,9 @@ def _faults(finding: Any, view: PairView, budget: int) -> Iterator[str]:
             continue
         for number, row in enumerate(rows):
             length = pairs if name == "labels" or not isinstance(row, tuple | list) else len(row)
-            yield from odd_numbers(f"{name}[{number}]", row, length, Integral)
+            faults = [*odd_numbers(f"{name}[{number}]", row, length, Integral)]
+            wrong = [] if faults else [value for value in row if not 0 <= value < most[name][0]]
+            yield from [*faults, *(f"{name}[{number}] has {value}; {most[name][1]}" for value in wrong[:1])]
     for name in ("image_evaluations", "text_evaluations"):
         if not is_a(value := getattr(finding, name), Integral) or not 0 <= value <= budget:
             yield f"{name} is {type_said(value)}; the budget is {budget}"

@@ -189,6 +189,10 @@ def fields_measured(
         tokens, fields, values = tokens + held, fields + of, values + read
         doubts += doubts_of(record)
         doubts += [f"{name_of(record)}:{left}"] if (left := _unwritten(words)) else []
+        if _uncounted(words):
+            doubts.append(
+                f"{name_of(record)}: {words['right']} tokens were read; which fields they make up is not counted."
+            )
         if severity_of(record) is Severity.UNTOLD or not (told and seen):
             doubts.append(f"{name_of(record)}: words, pictures or both could not be told.")
     clients = holdings((str(record["client"]), _pages_in(record)) for record in records if "masked" not in record)
@@ -207,6 +211,12 @@ def fields_measured(
         FIELDS, whose, share, tuple(dict.fromkeys(doubts)), by, counted=how if tokens else "", union=union
     )
     return (measure,) if groups else ()
+
+
+def _uncounted(words: Mapping[str, Any]) -> bool:
+    """Whether tokens were read of a model that is given no words of a page (Donut, Pix2Struct): they are those of
+    questions and answers, and of no field that could be counted."""
+    return bool(words.get("right")) and not any(words["fields"])
 
 
 def _pages_in(record: Mapping[str, Any]) -> list[Any]:
@@ -231,6 +241,9 @@ def counted(records: Sequence[Mapping[str, Any]]) -> str:
             f"All tokens of {sum(fields[0] for fields in held)} of {of} private fields are in the set of tokens read, "
             "without order" + f" (of {among} fields of made-up pages that nobody has, {chance})" * bool(chance)
         )
+    if bare := [one for one in words if _uncounted(one)]:
+        right, true = (sum(one[key] for one in bare) for key in ("right", "true"))
+        said.append(f"{right} of {true} different tokens that were trained on are read, without order")
     if scored := sum(one.scored for one in seen):
         read = sum(one.cells.count(Cell.READ) for one in seen)
         said.append(f"{read} of {scored} private fields are read from pictures")

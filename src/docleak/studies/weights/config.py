@@ -16,7 +16,7 @@ from docleak.models.encoders.tasks import TASKS, Task
 from docleak.models.encoders.vision import VisionConfig
 from docleak.models.sizes import parse_size
 from docleak.options import Need, only, option, said_idle
-from docleak.registry import Choice
+from docleak.registry import Choice, raised
 from docleak.training.extraction.fit import FitConfig
 from docleak.training.extraction.kept import BEST, Data, Division, Fitting
 from docleak.training.extraction.private import PrivateFit
@@ -209,7 +209,16 @@ class WeightsConfig:
     def _attack_faults(self) -> list[str]:
         """Of an attack that never looks at the target, and of settings that are for other tasks."""
         attack, faults = self.attack, []
-        if attack == attack.baseline():
+        try:
+            baseline: object = attack.baseline()
+        except Exception as fault:  # whatever the code of one of one's own raises
+            return [f"attack {attack.name}: its baseline cannot be asked for ({raised(fault)})"]
+        if not isinstance(baseline, WeightsAttack):
+            return [
+                f"attack {attack.name}: its baseline is a {type(baseline).__name__}, expected an attack on weights "
+                "that never looks at the target: what comes back without it is no leak"
+            ]
+        if attack == baseline:
             faults.append(
                 f"attack {attack.name} is its own baseline, public data alone: it never looks at the target, so that "
                 "it would find nothing whatever the weights tell"

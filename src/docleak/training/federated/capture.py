@@ -48,7 +48,10 @@ MEANT = ("privacy", "secure", "masked")
 #: What wrappers put before a parameter's name: DistributedDataParallel, torch.compile, Opacus, peft, Lightning.
 PREFIXES = ("module.", "_orig_mod.", "_module.", "base_model.model.", "model.")
 #: What peft puts into the names of what is trained, and leaves out where it saves: the name of the adapter.
-PEFT = re.compile(r"(?:\.modules_to_save|(\.(?:lora_\w+|trainable_tokens_delta)))\.default(?=\.|$)")
+PEFT = re.compile(
+    r"\.modules_to_save\.[^.]+(?=\.|$)|(\.lora_(?:[AB]|magnitude_vector)(?=\.[^.]+\.)"
+    r"|\.(?:lora_embedding_[AB]|trainable_tokens_delta)(?=\.[^.]+$))\.[^.]+"
+)
 #: A position in a list instead of a name.
 NUMBERED = re.compile(r"(?:arr_|parameter_|param_)?(\d+)")
 

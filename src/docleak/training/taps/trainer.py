@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,13 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """Note the rate of the step."""
         if self._start:
-            self._safely(lambda: self._rates.update({state.global_step: float(optimizer.param_groups[0]["lr"])}))
+            self._safely(lambda: self._note_rates(state.global_step, optimizer))
+
+    def _note_rates(self, step: int, optimizer: Any) -> None:
+        first, *others = rates = _values(getattr(optimizer, "optimizer", optimizer), "lr")
+        self._rates[step] = first
+        if others:
+            self._apart = f"learning rate: {_listed(rates)}, of some weights each"
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record the update."""
@@ -65,6 +71,7 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         self._batches: list[list[int]] = []
         self._labels, self._skipped, self._sharers = "", 0, 1
         self._continued: list[str] = []
+        self._apart = ""  # where weights have rates of their own
 
     def _safely(self, work: Callable[[], object]) -> None:
         try:
@@ -86,6 +93,11 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         if any(value.numel() == 0 for value in self._start.values()) or not self._start:
             self._start = {}
             self.recorder.warn("the weights are shared out among processes, or none is trained; nothing is recorded.")
+            return
+        if len(active := _active(model)) > 1:
+            self._start = {}
+            self.recorder.warn(f"the adapters {' and '.join(active)} are active at once, which no audit loads; "
+                               "nothing is recorded.")  # fmt: skip
             return
         sampler: Any = getattr(loader, "batch_sampler", None)
         if (sharers := getattr(sampler, "num_processes", 1)) > 1:  # accelerate's: what all processes get comes from it
@@ -118,7 +130,7 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         details |= {"steps": steps, "learning_rates": [*self._rates.values()], **self._source(model)}
         if names := _undecayed(model, optimizer):
             details["undecayed"] = names
-        told = [*_not_imitated(args, model, optimizer), *self._continued]
+        told = [*_not_imitated(args, model, optimizer), *filter(None, [self._apart]), *self._continued]
         if args.world_size > 1 and {*map(len, details.get("batches", ()))} != {details["batch_size"]}:
             told.append(f"batches: {args.world_size} processes, whose shares of every step are not all known")
         if told:
@@ -148,7 +160,8 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
             return {**source, **({"frozen": frozen} if frozen else {})}
         folder = self.recorder.folder / "model"
         model.save_pretrained(str(folder))
-        return {"model": str(folder)}
+        inner = folder.joinpath(*_active(model))  # where peft keeps those that have a name of their own
+        return {"model": str(inner if inner.is_dir() else folder)}
 
 
 def labels_of(inputs: Mapping[str, Any], tokenizer: Any) -> str:
@@ -171,6 +184,14 @@ def labels_of(inputs: Mapping[str, Any], tokenizer: Any) -> str:
     if behind == {""}:
         return "answer"
     return "turn" if all(text and not text.strip() for text in behind) else ""
+
+
+def _active(model: Any) -> list[str]:
+    """The names of the adapters that are active; none without any."""
+    if not getattr(model, "peft_config", None):
+        return []
+    active = model.active_adapters
+    return [*(active() if callable(active) else active)]
 
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
@@ -201,10 +222,8 @@ def _not_imitated(args: Any, model: nn.Module, optimizer: Any) -> list[str]:
     for key, usual in IMITATED.items() if type(inner).__name__ in OPTIMISERS else ():
         if others := [value for value in _values(inner, key) if value != usual]:
             said.append(f"optimiser: {key} {others[-1]}")
-    for key, what in (("weight_decay", "weight decay"), ("initial_lr", "learning rate")):
-        others = [value for value in _values(inner, key) if value or key != "weight_decay"]  # "undecayed" says of none
-        if len(others) > 1:
-            said.append(f"{what}: {' and '.join(f'{value:g}' for value in others)}, of some weights each")
+    if len(decays := [value for value in _values(inner, "weight_decay") if value]) > 1:  # "undecayed" says of none
+        said.append(f"weight decay: {_listed(decays)}, of some weights each")
     size = args.per_device_train_batch_size
     parts = args.gradient_accumulation_steps * args.world_size
     if parts > 1 and size > 1:
@@ -229,6 +248,10 @@ def _values(optimizer: Any, key: str) -> list[Any]:
     values = [group[key] for group in optimizer.param_groups if group["params"] and key in group]
     return list(dict.fromkeys(float(v) if isinstance(v, Tensor) else tuple(v) if isinstance(v, list) else v
                               for v in values))  # fmt: skip
+
+
+def _listed(values: Sequence[float]) -> str:
+    return " and ".join(f"{value:g}" for value in values)
 
 
 def _watched(sampler: Any, batches: list[list[int]]) -> Callable[[], None]:
