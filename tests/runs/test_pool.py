@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from docleak.errors import RunError
-from docleak.runs.pool import OnProgress, Work, _told_of_death, results
+from docleak.runs.pool import OnProgress, Work, _interrupted_after, _told_of_death, results
 
 
 class Counting:
@@ -230,3 +230,16 @@ def test_an_interrupt_waits_for_the_workers_that_are_being_started(
         assert len(set(ended)) == 2 and signal.getsignal(number) is signal.default_int_handler
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no mask of signals")
+def test_what_is_started_outlives_a_ctrl_c_that_comes_while_it_imports() -> None:
+    """A terminal, and Jupyter, send it to all processes: the one that workers are forked from died of it, and the
+    command ended with "unexpected EOF" behind its traceback."""
+    struck = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('alive')"
+    with _interrupted_after():
+        told = subprocess.run([sys.executable, "-c", struck], capture_output=True, text=True)
+    assert told.stdout == "alive\n", told.stderr[-300:]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(KeyboardInterrupt), _interrupted_after():
+        os.kill(os.getpid(), signal.SIGINT)

@@ -145,7 +145,8 @@ def _in_processes(
 @contextmanager
 def _interrupted_after() -> Iterator[None]:
     """Ctrl-C within, or what else ends a command, has its effect at the end; seconds later, where the first worker
-    imports its libraries."""
+    imports its libraries. What is started within is not reached by Ctrl-C at all, which a terminal and Jupyter send to
+    every process: what workers are forked from would die while it imports."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handlers = {number: handler for number, handler in before.items() if callable(handler)}
     if threading.current_thread() is not threading.main_thread():
@@ -153,9 +154,12 @@ def _interrupted_after() -> Iterator[None]:
     came: list[tuple[int, FrameType | None]] = []
     for number in handlers:
         signal.signal(number, lambda number, frame: came.append((number, frame)))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if os.name == "posix" else set()
     try:
         yield
     finally:
+        if os.name == "posix":
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if came:
