@@ -155,7 +155,17 @@ def test_two_runs_side_by_side(call: Call, runs: Path) -> None:
     assert not any("percentage points" in line for line in comparison["lines"] if line.startswith("Gradient explained"))
     matched = next(one for one in comparison["differences"] if one["measure"] == "gradient-explained")
     assert matched["paired"] and matched["difference"]["groups"] == matched["first"]["n"] > 1, "by the same pages"
-    assert "No setting differs." in call("compare", "plain", "plain")[1]
+    shutil.copytree(runs / "plain", runs / "copy")
+    for other, said in (("./plain", "are one folder"), ("copy", "are one run, which was copied")):
+        code, out, err = call("compare", "plain", other)
+        assert code == 1 and said in err and not out, "it was a comparison in which nothing differs"
+    shutil.copytree(runs / "defended", runs / "copy" / "more")
+    (runs / "copy" / "run.json").write_bytes(
+        (runs / "plain" / "run.json").read_bytes().replace(b'"created": "', b'"created": "1')
+    )
+    within = "Not compared: copy/more, which lies in copy; name the two folders that are meant."
+    code, out, _ = call("compare", "plain", "copy", "--json")
+    assert code == 0 and within in json.loads(out)["lines"] and "No setting differs." in json.loads(out)["lines"]
     shutil.copytree(runs / "defended", runs / "half")
     shutil.rmtree(next((runs / "half" / "units").iterdir()))
     doubt = "Of the second, LayoutLMv3 (tiny), start of federated training: The run is not finished: "

@@ -14,7 +14,7 @@ from docleak.report.measure import MEASURES, Difference, Measure, difference, nu
 from docleak.report.page import joined
 from docleak.report.severity import Overall
 from docleak.report.table import Column, Row, Table
-from docleak.studies.registry import read_runs, runs_at
+from docleak.studies.registry import read_runs, require_two, runs_at
 from docleak.studies.results import flat
 
 #: Characters of a setting that are shown.
@@ -37,12 +37,13 @@ SURE = {
 @dataclass(frozen=True)
 class Comparison:
     """``changed`` settings as (name, first's, second's), differences measure by measure, and ``alone``: what only one
-    of the two measured."""
+    of the two measured. ``within`` are runs that lie in the folders of these two, and are not compared."""
 
     verdicts: tuple[Overall, Overall]
     changed: tuple[tuple[str, str, str], ...]
     differences: tuple[Difference, ...]
     alone: tuple[str, ...]
+    within: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """What came of it, in sentences."""
@@ -53,7 +54,8 @@ class Comparison:
         lines += [] if self.changed else ["No setting differs."]
         lines += [self._said(one) for one in self.differences]
         lines += self.doubts
-        return lines + [f"Measured in one of the two only: {name}." for name in self.alone]
+        lines += [f"Measured in one of the two only: {name}." for name in self.alone]
+        return [*lines, *self.within]
 
     @property
     def doubts(self) -> list[str]:
@@ -114,8 +116,10 @@ def _kind(one: Difference) -> str:
 
 
 def compare(first: Path, second: Path) -> Comparison:
-    """Both runs' measures side by side. RunError where their kinds differ, or they have nothing in common."""
-    runs = [runs_at([first])[0], runs_at([second])[0]]
+    """Both runs' measures side by side. RunError where their kinds differ, they have nothing in common, or they are
+    one run."""
+    (one, *its), (other, *others) = runs_at([first]), runs_at([second])
+    runs = [one, other]
     kinds = [run.kind for run in runs]
     if kinds[0] != kinds[1]:
         raise RunError(
@@ -123,13 +127,18 @@ def compare(first: Path, second: Path) -> Comparison:
             "compared. Name two runs of one kind."
         )
     readings = [read_runs([run])[0] for run in runs]
+    require_two(one, other)
     pairs, alone = _matched(*(reading.measures for reading in readings))
     if not pairs:
         raise RunError(f"{first} and {second} measured nothing in common: {'; '.join(alone) or 'no measure at all'}.")
     seed = np.random.default_rng(int(runs[0].config.get("seed") or 0))
     differences = tuple(difference(one, other, seed, same=True) for one, other in pairs)
     verdicts = (joined(readings[:1]), joined(readings[1:]))
-    return Comparison(verdicts, _changed(runs[0].manifest(), runs[1].manifest()), differences, tuple(alone))
+    within = tuple(
+        f"Not compared: {run.path}, which lies in {place}; name the two folders that are meant."
+        for place, left in ((first, its), (second, others)) for run in left
+    )  # fmt: skip
+    return Comparison(verdicts, _changed(one.manifest(), other.manifest()), differences, tuple(alone), within)
 
 
 def _matched(

@@ -137,13 +137,20 @@ def runs_at(paths: Sequence[Path]) -> list[Run]:
         if file.parent.resolve() not in known and (run.kind in STUDIES or run.kind in _GIVEN or ":" in run.kind):
             runs.append(run)
     for one, other in combinations(runs, 2):
-        if count := _copied(one, other):
-            raise RunError(
-                f"{one.path} and {other.path} are one run, which was copied: both were begun for the same at "
-                f"{one.manifest()['created']}, and have {counted_words(count, 'unit')} in common, to the byte. Name "
-                "one of them, and put a copy within the other's folder elsewhere: they would be taken for two runs."
-            )
+        require_two(one, other)
     return runs
+
+
+def require_two(one: Run, other: Run) -> None:
+    """RunError where these are one run, or a run and its copy."""
+    if one.path.resolve() == other.path.resolve():
+        raise RunError(f"{one.path} and {other.path} are one folder. Name two runs.")
+    if count := _copied(one, other):
+        raise RunError(
+            f"{one.path} and {other.path} are one run, which was copied: both were begun for the same at "
+            f"{one.manifest()['created']}, and have {counted_words(count, 'unit')} in common, to the byte. Name "
+            "one of them, and put a copy within the other's folder elsewhere: they would be taken for two runs."
+        )
 
 
 def _copied(one: Run, other: Run) -> int:
