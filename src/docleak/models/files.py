@@ -188,7 +188,7 @@ def pretrained(kind: Any, source: str, *, allow_pickle: bool, revision: str | No
     tensors (``weights_only``). ModelError where the files cannot be read, or weights are missing, or are of a network
     with more layers.
     """
-    pickled = "." if allow_pickle else "; or pytorch_model.bin and, if you trust it, --allow-pickle"
+    pickled = "" if allow_pickle else "; or pytorch_model.bin and, if you trust it, --allow-pickle"
     with loadable(f"{source!r}", expected=f"config.json and model.safetensors{pickled}"):
         return pretrained_but(kind, source, head="", allow_pickle=allow_pickle, revision=revision, **options)[0]
 

@@ -161,6 +161,20 @@ def split_revision(source: str) -> tuple[str, str | None]:
     return name, revision
 
 
+def _require_readable(folder: Path, what: str) -> None:
+    """ModelError for files that one may not read, which some of the libraries call not there."""
+    for file in sorted(file for ending in ("json", "safetensors", "bin") for file in folder.glob(f"*.{ending}")):
+        try:
+            file.open("rb").close()
+        except PermissionError as fault:
+            why = f"{file.name} of the {what} {str(folder)!r} may not be read ({fault.strerror})"
+            raise ModelError(
+                f"{why}. Expected files that you may read: change their permissions, or copy them."
+            ) from fault
+        except OSError:
+            continue  # what else is wrong with it is said where it is read
+
+
 def short_name(source: str) -> str:
     """The last part of a path or hub name, with the revision behind it where one is asked for; of what is to be made
     its name and what of it is not by default."""
@@ -198,6 +212,7 @@ def locate(
     if path.is_dir():
         if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise ModelError(f"directory {source!r} has no config.json; expected a model saved by save_pretrained.")
+        _require_readable(path, what)
         return str(path), None
     name, revision = split_revision(source)
     if revision is not None and (not revision or name in shipped or Path(name).expanduser().exists()):
