@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from docleak.errors import RunError
 from docleak.files import (
@@ -82,6 +84,22 @@ def test_a_real_full_device_is_told_so(tmp_path: Path) -> None:
         pytest.skip("no /dev/full")
     with pytest.raises(RunError, match="the disk is full"), drafted(tmp_path / "x"), open("/dev/full", "wb") as full:
         full.write(b"x")
+
+
+def test_a_full_disk_is_told_where_safetensors_meets_it(tmp_path: Path) -> None:
+    """It raises an error of its own, which was the traceback of ``docleak models make``."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with (
+            pytest.raises(RunError, match=r"cannot write .*a limit on the size"),
+            drafted_folder(tmp_path / "x") as draft,
+        ):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+            save_file({"weight": np.zeros(1000, np.float32)}, draft / "model.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000, '{"x": ' + "9" * 6000 + "}", "\ud800"])

@@ -228,13 +228,16 @@ def make_private(folder: Path) -> None:
 
 @contextmanager
 def reported_full(path: Path) -> Iterator[None]:
-    """Turn a full disk, of which the operating system names no file, into a RunError about ``path``."""
+    """Turn a full disk, of which the operating system names no file, into a RunError about ``path``; safetensors tells
+    it in a text alone."""
     try:
         yield
-    except OSError as fault:
-        if fault.errno not in FULL:
+    except Exception as fault:
+        told = re.search(r"\(os error (\d+)\)", str(fault))
+        number = fault.errno if isinstance(fault, OSError) else int(told[1]) if told else None
+        if number not in FULL:
             raise
-        full = "a limit on the size of files was reached" if fault.errno == errno.EFBIG else "the disk is full"
+        full = "a limit on the size of files was reached" if number == errno.EFBIG else "the disk is full"
         raise RunError(
             f"cannot write {path}: {full}. Make room and run the same command again: it continues where it stopped."
         ) from fault
