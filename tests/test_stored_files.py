@@ -90,12 +90,12 @@ def test_a_full_disk_is_told_where_safetensors_meets_it(tmp_path: Path) -> None:
     """It raises an error of its own, which was the traceback of ``docleak models make``."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
         with (
             pytest.raises(RunError, match=r"cannot write .*a limit on the size"),
             drafted_folder(tmp_path / "x") as draft,
         ):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
             save_file({"weight": np.zeros(1000, np.float32)}, draft / "model.safetensors")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
