@@ -92,8 +92,31 @@ def test_a_run_that_takes_something_else_is_told_what_is_given(case: Case) -> No
         def run(self, view: Any, knowledge: Any, *, budget: int, generator: Any) -> Any:  # type: ignore[override]
             return self.make(view, knowledge)
 
-    with pytest.raises(AttackError, match=r"'mine': its run cannot be called \(.*on_evaluation.*expected run\(view"):
+    with pytest.raises(
+        AttackError, match=r"'mine': its run cannot be called \(.*on_evaluation.*expected run\(view"
+    ) as no:
         asked(Other(lambda view, knowledge: finding(knowledge)), case)
+    assert "One on pairs, weights or answers is given to docleak audit pairs, weights or answers." in str(no.value)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [((1, 0.5, None), "pixels is None"), ((1, 0.5, torch.zeros(3)), "expected that of the template"),
+     ((0, 0.5), "number is 0"), ((4, 0.5), "number is 4; the budget is 3"), (("1", 0.5), "number is '1'"),
+     ((1, "low"), "loss is 'low', no number")],
+)  # fmt: skip
+def test_progress_that_cannot_be_is_refused(told: tuple[Any, ...], said: str, case: Case) -> None:
+    """It was an error within docleak, or more evaluations than the budget in the progress."""
+
+    @dataclass(frozen=True)
+    class Telling(Returning):
+        def run(self, view: Any, knowledge: Any, *, on_evaluation: Any, **how: Any) -> Any:
+            on_evaluation(1, 0.5, knowledge.template)
+            on_evaluation(*told, *([knowledge.template] if len(told) < 3 else []))
+            return finding(knowledge)
+
+    with pytest.raises(AttackError, match=rf"attack 'mine' calls on_evaluation with what cannot be: .*{said}"):
+        asked(Telling(lambda view, knowledge: None), case)
 
 
 def test_an_attack_changes_nothing_that_others_see(case: Case) -> None:

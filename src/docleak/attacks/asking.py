@@ -44,9 +44,10 @@ def called(attack: Any, given: Mapping[str, Any], **how: Any) -> object:
         inspect.signature(attack.run).bind(*given.values(), **how)
     except TypeError as fault:
         expected = ", ".join([*given, *(["*", *how] if how else [])])
+        others = " One on pairs, weights or answers is given to docleak audit pairs, weights or answers."
         raise OwnAttackError(
             f"attack {attack.name!r}: its run cannot be called ({fault}); expected run({expected}), as in "
-            "docs/adding-an-attack.md."
+            f"docs/adding-an-attack.md.{others * ('on_evaluation' in how)}"
         ) from fault
     with blamed(f"attack {attack.name!r}", attack):
         return attack.run(*given.values(), **how)

@@ -57,7 +57,7 @@ class AttackGroup(TyperGroup):
         super().__init__(
             name="attack", commands=commands, no_args_is_help=True, rich_help_panel=PANEL,
             help="Make one attack: NAME, NAME:key=value with its own options, NAME,NAME for several of a kind, or "
-            "MODULE:OBJECT of your own.",
+            "MODULE:OBJECT of your own on gradients (of other kinds: docleak audit pairs, weights or answers).",
             params=[_list_option(), TyperOption(param_decls=["json_output", "--json"], is_flag=True, expose_value=False,
                                                 help="With --list: JSON.")],
         )  # fmt: skip
