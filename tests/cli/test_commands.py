@@ -33,7 +33,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocleakError
 from docleak.models import SHIPPED
 from docleak.models.device import pick_device
-from docleak.models.shipped import SHIPPED_ENCODERS
+from docleak.models.shipped import SHIPPED_ALIGNERS, SHIPPED_ENCODERS, SHIPPED_FOR_PAIRS, SHIPPED_GENERATOR
 from docleak.models.tiny import donut_start
 from docleak.options import options_of
 from docleak.spec import items
@@ -552,9 +552,10 @@ def test_data_inspect_to_a_place_that_cannot_be_written(docleak: Docleak, tmp_pa
 
 def test_models_list(docleak: Docleak) -> None:
     rows = docleak("models", "list", "--json").json()
-    assert {name: row["title"] for name, row in rows.items()} == {**SHIPPED, **SHIPPED_ENCODERS}
+    assert {name: row["title"] for name, row in rows.items()} == {**SHIPPED, **SHIPPED_ENCODERS, **SHIPPED_FOR_PAIRS}
     plain = docleak("models", "list")
-    assert plain.code == 0 and all(name in plain.out for name in SHIPPED)
+    assert plain.code == 0 and all(name in plain.out for name in (*SHIPPED, *SHIPPED_ALIGNERS, SHIPPED_GENERATOR))
+    assert "finds the text of an unseen scene among twenty in 99.7%" in plain.out and " 0 parameters" not in plain.out
 
 
 def test_models_pretrain_of_an_unknown_architecture(docleak: Docleak, tmp_path: Path) -> None:

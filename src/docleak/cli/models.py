@@ -17,14 +17,15 @@ from docleak.options import option, required
 def list_models() -> None:
     """List the shipped checkpoints with size, recipe and answer quality."""
     from docleak.models import SHIPPED, model_card
-    from docleak.models.shipped import CHECKPOINTS, SHIPPED_ENCODERS
+    from docleak.models.shipped import CHECKPOINTS, SHIPPED_ENCODERS, SHIPPED_FOR_PAIRS
 
-    rows = {name: {"title": title, **model_card(name)} for name, title in SHIPPED.items()}
-    rows |= {name: {"title": title, **model_card(str(CHECKPOINTS / name))} for name, title in SHIPPED_ENCODERS.items()}
+    titles = {**SHIPPED, **SHIPPED_ENCODERS, **SHIPPED_FOR_PAIRS}
+    rows = {name: {"title": title, **model_card(str(CHECKPOINTS / name))} for name, title in titles.items()}
     lines = []
     for name, row in rows.items():
-        lines.append(f"{name:20} {row['title']}: {row.get('parameters', 0):,} parameters, {_quality(row)}")
-        lines.append(f"{'':21}{row.get('recipe', '')}")
+        size = f"{row['parameters']:,} parameters, " if "parameters" in row else ""
+        lines.append(f"{name:20} {row['title']}: {size}{_quality(row)}")
+        lines.append(f"{'':21}{row.get('recipe') or row.get('made_by', '')}")
     emit(rows, "\n".join(lines))
 
 
@@ -36,6 +37,12 @@ def _quality(card: Mapping[str, Any]) -> str:
         return f"guesses {card['masked_accuracy']:.1%} of masked tokens on unseen invoices"
     if "anls" in card:
         return f"ANLS {card['anls']:.3f} on {card['anls_questions']} unseen questions"
+    if "own_text_first_of_20" in card:
+        return f"finds the text of an unseen scene among twenty in {card['own_text_first_of_20']:.1%}"
+    if "own_text_beats_another" in card:
+        return f"tells the text of an unseen scene from another's in {card['own_text_beats_another']:.1%}"
+    if "variance_left" in card:
+        return f"leaves {card['variance_left']:.1%} of the variance of unseen pictures"
     return "untrained"
 
 

@@ -30,8 +30,13 @@ SHIPPED_ENCODERS: dict[str, str] = {
     "bros-tiny": "BROS (tiny), trained to guess masked tokens of synthetic invoices",
     "bert-tiny": "BERT (tiny), trained to guess masked tokens of synthetic invoices",
 }
-#: Of pairs, made on the spot: the aligners, the first of scenes, the second of described ones; and GIFD's generator.
+#: Of pairs, what an attack on them is given: the aligners, and GIFD's generator.
 SHIPPED_ALIGNERS, SHIPPED_GENERATOR = ("aligner-tiny", "aligner-described"), "generator-tiny"
+SHIPPED_FOR_PAIRS: dict[str, str] = {
+    "aligner-tiny": "aligner of pictures and texts (tiny), trained on scenes",
+    "aligner-described": "aligner of pictures and texts (tiny), trained on described scenes",
+    "generator-tiny": "GIFD's generator of pictures (tiny), trained on scenes",
+}
 SHIPPED_ALIGNER = SHIPPED_ALIGNERS[0]
 
 
