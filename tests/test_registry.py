@@ -125,6 +125,14 @@ def test_an_object_keeps_its_name_and_travels_with_it() -> None:
     assert same == "dlg" and not isinstance(same, Chosen), "the shipped one needs no company"
 
 
+def test_several_in_one_text_are_told_apart_where_one_is_expected() -> None:
+    """``docleak defend none,noise`` was told that it may have meant noise."""
+    with pytest.raises(
+        DefenseError, match=r"unknown defence 'none,noise'.*Several are named one by one, without commas"
+    ):
+        DEFENSES.chosen("none,noise:sigma=1e-3,clip")
+
+
 def test_what_is_registered_at_run_time_is_found_and_travels() -> None:
     thing = replace(ATTACKS.load("random"), name="quiet")
     ATTACKS.register("quiet", thing, "a test's")

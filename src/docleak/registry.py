@@ -180,7 +180,8 @@ class Registry(Generic[T]):
                     f"a run that is being read names the {self.noun} {name}:{attribute}, and reading imports nothing."
                 )
             return self._own(name, attribute), f"{name}:{attribute}", options
-        raise self.error(spec.unknown(self.noun, name, self.names(), more=', or "module:object" of your own'))
+        said = spec.unknown(self.noun, name, self.names(), more=', or "module:object" of your own')
+        raise self.error(said + " Several are named one by one, without commas." * ("," in name))
 
     def _own(self, module: str, attribute: str) -> Any:
         """An object of somebody's own file, in the current folder too."""

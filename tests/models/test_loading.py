@@ -38,6 +38,7 @@ def copy_of(name: str, directory: Path) -> Path:
         ("/no/such/directory", "there is no model"),
         ("donut-trian", "Did you mean 'donut-trained'?"),
         ("layoutlmv3-strat", "Did you mean 'layoutlmv3-start'?"),
+        ("donut-start,layoutlmv3-start", "Name one model at a time; where several are taken, repeat --model."),
         ("resnet", "Shipped: donut-start, donut-trained, layoutlmv3-start, layoutlmv3-trained"),
         ("nobody/no-such-model", "can be reached"),
         ("my models/of today", "can be reached"),

@@ -224,6 +224,7 @@ def locate(
     other = {**SHIPPED, **SHIPPED_ENCODERS}.get(name, "")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or ("/" not in name and (owned or near or other)):
         hint = f" That name is of another kind: {other}." if other else near
+        hint += " Name one model at a time; where several are taken, repeat --model." * ("," in name)
         raise ModelError(
             f"there is no {what} {source!r}.{hint} Shipped: {', '.join(shipped)}; otherwise give a directory "
             "written by save_pretrained, or a hub name like owner/model, or owner/model@revision."
