@@ -15,10 +15,12 @@ from docleak.attacks.answers.features import FeatureTable, Reply, provider_featu
 from docleak.attacks.answers.membership import Guess
 from docleak.attacks.registries import ANSWERS
 from docleak.errors import AttackError
+from docleak.metrics.estimate import Estimate
 from docleak.privacy.empirical import COINS, INDEPENDENT
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.documents import score
 from docleak.studies.answers.membership import guessed, measure, measured_epsilon, without_public
+from docleak.studies.answers.pictures import accuracy_over_minimum
 
 SEEDS = range(5)
 
@@ -215,3 +217,13 @@ def test_a_score_of_documents_that_cannot_be_is_refused_by_name() -> None:
                        (np.ones(3), r"float64 and the shape \(3,\)")):  # fmt: skip
         with pytest.raises(AttackError, match=rf"attack 'mine' returned scores that cannot be: .*{said}"):
             score(DocumentAttack("mine", "a test's", "none", lambda asked, made=made: made), rows)
+
+
+def test_accuracies_over_numbers_of_questions_are_curves_on_one_axis() -> None:
+    sure = {least: Estimate(0.6 + least / 100, 0.5, 0.7, 40) for least in (0, 2, 4)}
+    unsure = {0: Estimate(0.5), 2: Estimate(None, why="too few providers"), 4: Estimate(0.45, 0.4, 0.5, 9)}
+    (axis,) = accuracy_over_minimum({"AZK": sure, "APK": unsure}, clearance=0.5).axes
+    curves = {line.get_label(): line.get_xydata().tolist() for line in axis.lines}
+    assert curves["AZK"] == [pytest.approx(point) for point in ([-0.25, 60], [1.75, 62], [3.75, 64])]
+    assert curves["APK"] == [[0.25, 50], [4.25, 45]], "what could not be measured is left out"
+    assert [len(bars.get_segments()) for bars in axis.collections] == [3, 1] and axis.get_xticks().tolist() == [0, 2, 4]

@@ -1,13 +1,15 @@
-"""The picture of membership inference: what the model says of members and others, and how often attacks are right."""
+"""Pictures of membership inference: what the model says of members and others, and how often attacks are right."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from docleak.attacks.answers.features import FeatureTable
 from docleak.documents.page import Image
+from docleak.metrics.estimate import Estimate
 from docleak.report.pictures import decoded, new_figure, png_figure
 from docleak.studies.answers.membership import Subset
 
@@ -51,3 +53,25 @@ def draw_scores(table: FeatureTable, members: Mapping[str, bool], found: Mapping
     if axis.get_legend_handles_labels()[1]:
         axis.legend(fontsize=7)
     return decoded(png_figure(figure))
+
+
+def accuracy_over_minimum(named: Mapping[str, Mapping[int, Estimate]], *, clearance: float = 0.12) -> Any:
+    """A matplotlib figure of accuracies with their intervals over s: attacks by name -> s -> accuracy, each a curve,
+    the curves' points ``clearance`` apart. What could not be measured is left out."""
+    figure = new_figure(6.2, 3.8)
+    axis = figure.subplots()
+    for place, (name, accuracies) in enumerate(named.items()):
+        known = {least: one for least, one in accuracies.items() if one.value is not None}
+        at = [least + clearance * (place - (len(named) - 1) / 2) for least in known]
+        bars = [(x, one) for x, one in zip(at, known.values(), strict=True) if one.low is not None]
+        axis.plot(at, [100 * (one.value or 0.0) for one in known.values()], "o-", color=f"C{place}", label=name)
+        axis.vlines([x for x, _ in bars], *([100 * getattr(one, end) for _, one in bars] for end in ("low", "high")),
+                    color=f"C{place}", linewidth=1.2)  # fmt: skip
+    axis.axhline(50, color="grey", linewidth=0.8)
+    axis.set_xticks(sorted({least for accuracies in named.values() for least in accuracies}))
+    axis.set_xlabel("s: providers with more than so many questions; bars: 95 % intervals over providers", fontsize=8)
+    axis.set_ylabel("providers guessed right, %", fontsize=8)
+    axis.tick_params(labelsize=8)
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=8)
+    return figure

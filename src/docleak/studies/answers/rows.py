@@ -13,6 +13,7 @@ from docleak.report.table import Column
 from docleak.runs.run import Run
 from docleak.studies.answers.config import WITHOUT_MODEL, AnswersConfig
 from docleak.studies.answers.counting import draw_keys, draw_providers
+from docleak.studies.answers.pictures import accuracy_over_minimum
 from docleak.studies.answers.record import numbers_in
 from docleak.studies.study import TableRow
 
@@ -53,6 +54,8 @@ MEASURED = {
     "membership": RATES,
     "disclosure": {},
 }  # fmt: skip
+#: Of more numbers of questions than these, accuracies are drawn over them.
+PANELS = 4
 #: The pictures of measures that count.
 COUNTED: Mapping[str, Callable[[Mapping[str, Any]], bytes]] = {"spread": draw_providers, "keys": draw_keys}
 
@@ -140,13 +143,21 @@ def _spread(numbers: dict[str, Estimate], least: int) -> str:
 
 def draw(rows: Sequence[TableRow]) -> bytes:
     """A PNG: a panel per column with every row's number and interval (dots), and the paper's (crosses); of documents by
-    provider and questions by key, a panel per row with their numbers."""
+    provider and questions by key, a panel per row with their numbers; of accuracies for more than PANELS numbers of
+    questions a curve per row."""
     measure = rows[0].study.config.measures[0]
     if measure in COUNTED:
         parts = {row.name: record[measure]["counts"] for row in rows for record in row.run.units()}
         return COUNTED[measure](parts)
     numbers_of = [row.study.numbers(row.run) for row in rows]
     estimates = [{name: one for name, one in of.items() if isinstance(one, Estimate)} for of in numbers_of]
+    several = len({row.model for row in rows}) > 1
+    names = [f"{row.name} ({row.model})" if several else row.name for row in rows]
+    minimum = rows[0].study.config.minimum
+    if measure == "membership" and len(minimum) > PANELS:
+        named = {name: {least: numbers[f"accuracy_s{least}"] for least in minimum}
+                 for name, numbers in zip(names, estimates, strict=True)}  # fmt: skip
+        return png_figure(accuracy_over_minimum(named))
     columns = {name: COLUMNS[name] for name in rows[0].study.shown()}
     told = {name for numbers in estimates for name, number in numbers.items() if number.value is not None}
     columns = {name: column for name, column in columns.items() if column.percent and name in told} or columns
@@ -165,8 +176,6 @@ def draw(rows: Sequence[TableRow]) -> bytes:
         axis.grid(alpha=0.25)
         axis.tick_params(labelsize=7)
     first = axes[0, 0]
-    several = len({row.model for row in rows}) > 1
-    names = [f"{row.name} ({row.model})" if several else row.name for row in rows]
     first.set_yticks(range(len(rows)), names, fontsize=7)
     first.set_ylim(len(rows) - 0.5, -0.5)
     printed = any(row.printed for row in rows)
