@@ -97,6 +97,42 @@ def test_bare_counts_the_inputs_that_a_gradient_shows_as_they_are() -> None:
     assert bare(inputs, wide) == 12, "rows behind the first 2,048 were not looked at: real layers have 3,072 and more"
 
 
+def test_rows_that_are_small_beside_others_are_read_all_the_same() -> None:
+    """Traps that pass on a ten-millionth of what ordinary rows do had no input counted: 34 of 63 tokens of a page came
+    back from a tiny LayoutLMv3 whose ``bare`` was 0."""
+    torch.manual_seed(1)
+    inputs, alone = torch.randn(40, WIDTH), torch.zeros(40, 12)
+    alone[torch.arange(12), torch.arange(12)] = 1e-7
+    ordinary = torch.randn(40, 52)
+    assert bare(inputs, torch.cat([alone, ordinary], 1)) == 12
+    assert bare(inputs, torch.cat([ordinary, torch.zeros(40, 12)], 1)) == 0
+    cancelling = ordinary[:, :1] + torch.cumsum(1e-9 * alone.sign(), 1)  # differences below rounding cannot be read
+    assert bare(inputs, cancelling) == 0
+
+
+def test_one_vector_added_to_all_inputs_hides_none() -> None:
+    """Who sets the bias of a layer norm makes all inputs alike, which counted once; the server takes it off again."""
+    torch.manual_seed(1)
+    inputs = torch.randn(40, WIDTH) + 6 * torch.ones(WIDTH)
+    alone = torch.zeros(40, 64)
+    alone[torch.arange(12), torch.arange(12)] = 1.0
+    assert bare(inputs, alone) == 12
+    assert bare(inputs, torch.randn(40, 64)) == 0
+    assert bare(inputs[:1].expand(40, -1) + 1e-6 * torch.randn(40, WIDTH), torch.randn(40, 64)) <= 2
+
+
+def test_what_is_silenced_step_by_step_is_silent_where_it_arrives() -> None:
+    """Each step passed beside the last model: its own tenth is no leap of a small tensor, and no ten-thousandth."""
+    last = weights(network())
+    last = {**last, "4.weight": 0.5 * last["2.weight"]}
+    guard, refused = Guard(), []
+    for step in range(7):
+        refused.append(guard.check({**last, "4.weight": 0.1**step * last["4.weight"]}).refused)
+    assert refused == [False] * 4 + [True] * 3
+    begun = {**last, "4.weight": 0 * last["4.weight"]}
+    assert not inspect(begun, begun).refused, "the public checkpoint that a silo knows may hold zeros"
+
+
 def test_a_gradient_is_tried_without_leaving_anything_behind() -> None:
     module = network()
     x = torch.randn(50, WIDTH)

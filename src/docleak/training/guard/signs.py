@@ -35,6 +35,10 @@ NOTHING = 1e-4
 BEGINS_AT_ZERO = ("lora_B", "lora_embedding_A")
 #: A row is an input from this cosine on; inputs nearer than the second one to one another count once.
 SAME, ALIKE = 0.999, 0.95
+#: Squared length of the mean of inputs, all of length 1, above which they have much in common.
+IN_COMMON = 0.5
+#: What float32 leaves of a row when most of it is taken off.
+ROUNDED = 1e-6
 #: Inputs of a layer that are compared at most, and rows at a time.
 MOST_COMPARED = 1024
 
@@ -70,27 +74,33 @@ def _of_places(name: str, value: Tensor | NDArray[Any]) -> bool:
 def of_weights(asked: Weights) -> list[Sign]:
     """``flat``, ``loud``, ``silent`` and ``infinite`` of a model by itself."""
     flat, loud, infinite = Sign("flat", 0.0), Sign("loud", 0.0), []
-    sizes: dict[str, float] = {}
     for name, value in asked.items():
         matrix = _matrix(value)
         if not bool(torch.isfinite(matrix).all()):
             infinite.append(name)
-            continue
-        if value.ndim < 2 or min(matrix.shape) < LEAST_SIDE or _of_places(name, value):
-            continue
-        size, sizes[name] = float(matrix.square().sum()), _rms(matrix)
-        if size == 0.0:
-            continue
-        flat = max(flat, Sign("flat", _two_directions(matrix) / size, name), key=_by_value)
-        if not any(part in name.lower() for part in TABLES):
-            loud = max(loud, Sign("loud", float(matrix.norm(dim=1).median()), name), key=_by_value)
-    usual = float(np.median([size for size in sizes.values() if size] or [0.0]))
-    silent = [name for name, size in sizes.items() if size <= NOTHING * usual]
-    silent = [name for name in silent if not any(part in name for part in BEGINS_AT_ZERO)] + _norms(asked)
+        elif _is_multiplied(name, value) and (size := float(matrix.square().sum())):
+            flat = max(flat, Sign("flat", _two_directions(matrix) / size, name), key=_by_value)
+            if not any(part in name.lower() for part in TABLES):
+                loud = max(loud, Sign("loud", float(matrix.norm(dim=1).median()), name), key=_by_value)
+    silent = _silent(asked)
     return [
         flat, loud, Sign("silent", len(silent), silent[0] if silent else ""),
         Sign("infinite", len(infinite), infinite[0] if infinite else ""),
     ]  # fmt: skip
+
+
+def _is_multiplied(name: str, value: Tensor | NDArray[Any]) -> bool:
+    """Whether it is a matrix, large enough to be judged."""
+    return value.ndim >= 2 and min(_matrix(value).shape) >= LEAST_SIDE and not _of_places(name, value)
+
+
+def _silent(asked: Weights) -> list[str]:
+    """Matrices, then gains of layer norms, that pass nothing on, beside what is usual in the model."""
+    sizes = {name: _rms(_matrix(value)) for name, value in asked.items() if _is_multiplied(name, value)}
+    sizes = {name: size for name, size in sizes.items() if math.isfinite(size)}
+    usual = float(np.median([size for size in sizes.values() if size] or [0.0]))
+    silent = [name for name, size in sizes.items() if size <= NOTHING * usual]
+    return [name for name in silent if not any(part in name for part in BEGINS_AT_ZERO)] + _norms(asked)
 
 
 def _norms(asked: Weights) -> list[str]:
@@ -104,7 +114,10 @@ def _norms(asked: Weights) -> list[str]:
 
 
 def since(asked: Weights, last: Weights) -> list[Sign]:
-    """``leap`` and newly ``silent`` of a model beside the last one, tensors that both have alone."""
+    """``leap`` and newly ``silent`` of a model beside the last one, tensors that both have alone.
+
+    Newly: next to nothing beside what it was, or, by itself, beside what is usual, where the last model's was not.
+    """
     pairs = {name: (_matrix(asked[name]), _matrix(last[name])) for name in asked
              if name in last and tuple(asked[name].shape) == tuple(last[name].shape)}  # fmt: skip
     sizes = [_rms(before) for name, (_, before) in pairs.items() if last[name].ndim >= 2 and bool(before.any())]
@@ -114,6 +127,8 @@ def since(asked: Weights, last: Weights) -> list[Sign]:
         leap = max(leap, Sign("leap", _rms(now - before) / max(_rms(before), usual, 1e-12), name), key=_by_value)
         if before.any() and _rms(now) <= NOTHING * _rms(before):
             silent.append(name)
+    before_too = {*silent, *_silent(last)}
+    silent += [name for name in _silent(asked) if name in pairs and name not in before_too]
     return [leap, Sign("silent", len(silent), silent[0] if silent else "")]
 
 
@@ -154,26 +169,42 @@ def of_gradient(module: nn.Module, loss: Callable[[], Tensor]) -> Sign:
 
 
 def bare(inputs: Tensor, slopes: Tensor) -> int:
-    """How many of a layer's ``inputs`` (T, d) its weight's gradient ``slopes`` (T, k)ᵀ inputs shows, each alone."""
-    rows = slopes.T.double() @ inputs.double()  # (k, d)
-    known = inputs.double()
-    known = known[known.norm(dim=1) > 1e-9 * known.norm(dim=1).max().clamp_min(1e-300)]
+    """How many of a layer's ``inputs`` (T, d) its weight's gradient ``slopes`` (T, k)ᵀ inputs shows, each alone.
+
+    Where the inputs have much in common (a server can add one vector to all of them), also how many show once the mean
+    is taken off them, and off the rows as often as the slopes say.
+    """
+    inputs, slopes = inputs.double(), slopes.double()
+    rows = slopes.T @ inputs  # (k, d)
+    known = inputs[inputs.norm(dim=1) > 1e-9 * inputs.norm(dim=1).max().clamp_min(1e-300)]
     if len(known) < LEAST_SIDE:
         return 0
     known = known[:: -(-len(known) // MOST_COMPARED)]
-    known = known / known.norm(dim=1, keepdim=True)
+    sizes = rows.norm(dim=1)
+    common = (known / known.norm(dim=1, keepdim=True)).mean(0).square().sum() > IN_COMMON
+    means = [torch.zeros_like(known[0]), known.mean(0)] if bool(common) else [torch.zeros_like(known[0])]
     most = 0
-    for candidates in (rows, rows[:-1] - rows[1:]):
-        sizes = candidates.norm(dim=1)
-        least, told = 1e-6 * sizes.max().clamp_min(1e-300), sizes.new_zeros(len(known), dtype=torch.bool)
-        for some, size in zip(*(torch.split(of, MOST_COMPARED) for of in (candidates, sizes)), strict=True):
-            there = some[size > least]
-            cosine, which = (there @ known.T).abs().max(1)
-            told[which[cosine > SAME * size[size > least]]] = True
-        shown = known[told]
-        alike = (shown @ shown.T).abs() > ALIKE
-        most = max(most, int((alike.triu(1).sum(0) == 0).sum()))
+    for mean in means:
+        left = rows - slopes.sum(0)[:, None] * mean
+        vectors = known - mean
+        vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        most = max(most, _told(left, vectors, sizes))
+        most = max(most, _told(left[:-1] - left[1:], vectors, torch.maximum(sizes[:-1], sizes[1:])))
     return most
+
+
+def _told(candidates: Tensor, vectors: Tensor, sizes: Tensor) -> int:
+    """How many different ``vectors`` (n, d), of length 1, are among ``candidates`` (k, d), but for those that rounding
+    of the rows of such ``sizes`` (k,) explains: however small a row is beside others, it can be read by itself."""
+    told = sizes.new_zeros(len(vectors), dtype=torch.bool)
+    for some, of in zip(torch.split(candidates, MOST_COMPARED), torch.split(sizes, MOST_COMPARED), strict=True):
+        there = some[some.norm(dim=1) > ROUNDED * of + torch.finfo(torch.float32).tiny]
+        if len(there):
+            cosine, which = (there @ vectors.T).abs().max(1)
+            told[which[cosine > SAME * there.norm(dim=1)]] = True
+    shown = vectors[told]
+    alike = (shown @ shown.T).abs() > ALIKE
+    return int((alike.triu(1).sum(0) == 0).sum())
 
 
 def _is_looked_at(layer: nn.Module) -> bool:
