@@ -1,7 +1,9 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from docleak.report.page import Reading, joined
 from docleak.report.severity import (
     LABELS,
     Cell,
@@ -125,3 +127,34 @@ def test_parts_that_leak_in_part_are_named_behind_the_severe_ones():
 def test_severe_is_half_of_what_could_be_a_finding():
     assert judge((READ, READ, *(Cell.PUBLIC,) * 8)).severity is Severity.SEVERE
     assert judge((READ, NOT, NOT, *(Cell.GIVEN,) * 3)).severity is Severity.PARTIAL
+
+
+def null_run(severity: Severity, name: str = "") -> Reading:
+    """A run that a test at 5 % decided."""
+    part = Part(f"documents of {name}", severity, "", chance=0.05)
+    return Reading("Was it trained on?", "", (part,), "One release.", (), (), {}, runs=({},))
+
+
+def test_leaks_of_many_tests_are_held_against_what_chance_makes_of_them() -> None:
+    """Twenty runs in which nothing leaks are a leak in 64 %, and nothing said so."""
+    clear = [null_run(Severity.NONE) for _ in range(19)]
+    said = joined([null_run(Severity.PARTIAL), *clear]).sentence
+    assert "20 are each decided by a test of its own" in said and "at most 5 %" in said
+    assert "1 of 20 on average, and 1 or more (1 here) in at most 65 % of such reports" in said
+    assert pytest.approx(64.15, abs=0.01) == 100 * (1 - 0.95**20)
+    many = joined([null_run(Severity.SEVERE) for _ in range(8)] + clear[:12]).sentence
+    assert "8 or more (8 here) in at most 0.1 %" in many
+    draws = np.random.default_rng(0).random((20_000, 20)) < 0.05
+    assert "3 or more (3 here) in at most 8 %" in joined([null_run(Severity.PARTIAL)] * 3 + clear[:17]).sentence
+    assert np.mean(draws.sum(1) >= 3) == pytest.approx(0.0755, abs=0.006)
+
+
+def test_nothing_is_said_of_chance_where_no_test_of_several_runs_is_a_leak() -> None:
+    read = Reading("What was read?", "", (Part("a", Severity.SEVERE, ""),), "1 of 1.", (), (), {}, runs=({},))
+    for readings in (
+        [null_run(Severity.PARTIAL)], [null_run(Severity.NONE)] * 20, [read, read], [read, null_run(Severity.PARTIAL)],
+        [read, *[null_run(Severity.UNTOLD)] * 3],
+    ):  # fmt: skip
+        assert "chance" not in joined(readings).sentence
+    two = Reading("?", "", null_run(Severity.PARTIAL).parts * 2, "Two releases of one run.", (), (), {}, runs=({},))
+    assert "chance" not in joined([two]).sentence

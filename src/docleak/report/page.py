@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from docleak.report.about import ABOUT, About, kept_about
 from docleak.report.measure import MEASURES, Measure
 from docleak.report.redaction import struck_in, struck_page
 from docleak.report.schema import SCHEMA, checked
-from docleak.report.severity import Overall, Part, overall, worst
+from docleak.report.severity import Overall, Part, chance_of_many, overall, worst
 from docleak.report.statement import NO_ADVICE, Scope, statement
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
@@ -79,14 +79,17 @@ class Reading:
 
 def joined(readings: Sequence[Reading]) -> Overall:
     """One verdict over several readings: what those that are as bad as the worst counted, each behind its question
-    where several have parts, all parts, and what of their runs is missing."""
+    where several have parts, all parts, and what of their runs is missing. Of several runs it also says how many leaks
+    chance would make."""
     most = worst(part.severity for reading in readings for part in reading.parts)
     counting = [one for one in readings if any(part.severity is most for part in one.parts)] or readings[:1]
     apart = " ".join(f"{reading.question} {reading.counted}" for reading in counting)
     headline = apart if sum(bool(reading.parts) for reading in readings) > 1 else counting[0].counted
     parts = [part for reading in readings for part in reading.parts]
     missing = [reading.scope.unfinished for reading in readings if reading.scope and reading.scope.unfinished]
-    return overall(parts, headline, [f"The run is not finished: {one}." for one in missing])
+    verdict = overall(parts, headline, [f"The run is not finished: {one}." for one in missing])
+    by_chance = chance_of_many(parts) if sum(len(reading.runs) for reading in readings) > 1 else ""
+    return replace(verdict, more=f"{verdict.more} {by_chance}".strip())
 
 
 def write_report(

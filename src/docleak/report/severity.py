@@ -7,6 +7,7 @@ of each field what that route gave (a ``Cell``), ``union`` what all routes toget
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -164,13 +165,15 @@ def judge(cells: Sequence[Cell], doubts: Sequence[str] = ()) -> Judgement:
 @dataclass(frozen=True)
 class Part:
     """One part of a page (a model, a client, the weights): its verdict, and where it stands (``anchor``, an HTML id).
-    ``label`` stands beside the colour where the common words do not fit what was measured."""
+    ``label`` stands beside the colour where the common words do not fit what was measured. ``chance``: how often chance
+    alone calls such a part a leak, at most; 0 where no test decides."""
 
     name: str
     severity: Severity
     sentence: str
     label: str = ""
     anchor: str = ""
+    chance: float = 0.0
 
     @property
     def said(self) -> str:
@@ -223,3 +226,27 @@ def overall(parts: Sequence[Part], counted: str, unfinished: Sequence[str] = ())
         if silent and other is not severity:
             lines.append(f"What leaves by the following {words}: {'; '.join(silent)}.")
     return Overall(severity, counted, " ".join(lines), ranked, tuple(unfinished))
+
+
+def chance_of_many(parts: Sequence[Part]) -> str:
+    """What chance alone would call a leak of several parts that are each decided by a test, in a sentence; "" where
+    fewer than two are, or none of these is a leak."""
+    tested = [part for part in parts if part.chance]
+    leaks = sum(part.severity in LEAKS for part in tested)
+    if len(tested) < 2 or not leaks:
+        return ""
+    most = max(part.chance for part in tested)
+    n = len(tested)
+    so_many = sum(math.comb(n, k) * most**k * (1 - most) ** (n - k) for k in range(leaks, n + 1))
+    return (
+        f"Of these parts {n} are each decided by a test of its own, which chance alone makes a leak with a "
+        f"probability of at most {100 * most:.2g} %: if nothing leaked, that would be {n * most:.2g} of {n} on "
+        f"average, and {leaks} or more ({leaks} here) in at most {_rounded_up(so_many)} % of such "
+        "reports, were the tests independent."
+    )
+
+
+def _rounded_up(share: float) -> str:
+    """In per cent, whole ones from 1 on; no share is called smaller than it is."""
+    percent = 100 * share
+    return f"{math.ceil(percent - 1e-9)}" if percent > 1 else f"{max(0.1, math.ceil(10 * percent) / 10):g}"

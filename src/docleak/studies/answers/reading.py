@@ -86,9 +86,10 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
     of = released[0].get("documents")
     asked_for, anchor = ("documents", "documents") if of else ("answers", "released")
     parts = [
-        Part(f"{asked_for} of {r['label']}", severity_of(r), headline_of(r), said_of(r), anchor if beside else "")
+        Part(f"{asked_for} of {r['label']}", severity_of(r), headline_of(r), said_of(r), anchor if beside else "",
+             chance=1 - confidence_of([r]) / 100)
         for r in released
-    ]
+    ]  # fmt: skip
     named = [str(record["label"]) for record in released if record["label"] != UNNAMED]
     members, providers = _counts(released)
     division = run.config["division"]

@@ -309,4 +309,5 @@ def _part(name: str, record: Mapping[str, Any], guesses: int, *, powerless: bool
     score, best = max(jointly(_bounds(record)).items(), key=lambda item: item[1].epsilon)
     chosen = f" (the higher of {len(record['lower'])} bounds)" if len(record["lower"]) > 1 else ""
     by = f"By {score}{chosen}: {best.sentence()} The adversary {record['threat']}. Claimed is {record['claim']}"
-    return Part(f"training with {name}", severity, " ".join([*first, by]), label, "canaries")
+    return Part(f"training with {name}", severity, " ".join([*first, by]), label, "canaries",
+                chance=1 - float(best.confidence))  # fmt: skip

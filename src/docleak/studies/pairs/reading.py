@@ -91,7 +91,8 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
                    "afterwards, by the evaluator"],
     }  # fmt: skip
     size = "one" if config["batch_size"] == 1 else config["batch_size"]
-    part = Part(f"{' and '.join(by_attack)} against {info['model']}", said["severity"], said["sentence"], said["label"])
+    part = Part(f"{' and '.join(by_attack)} against {info['model']}", said["severity"], said["sentence"], said["label"],
+                chance=BY_CHANCE)  # fmt: skip
     beside = _pairs(run, by_attack)
     return Reading(
         question="What do a client's two gradients tell about its picture and its text?",

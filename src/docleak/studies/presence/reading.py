@@ -164,7 +164,7 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part, Measur
     said += [doubt.removesuffix(".") for doubt in turned]
     severity = Severity.SEVERE if low >= 0.75 else Severity.PARTIAL if low > 0.5 else Severity.UNTOLD
     label = f"{'Providers' if c.get('per_provider') else 'Pages'} told apart" if low > 0.5 else ""
-    part = Part(name, severity, f"{'. '.join(said)}.", label, "presence")
+    part = Part(name, severity, f"{'. '.join(said)}.", label, "presence", chance=ERROR)
     measured = Estimate(None, why=f"{fault[0].lower()}{fault[1:]}") if fault else best
     return rows, part, Measure(PRESENCE, name, measured, (*_words(run), *turned))
 

@@ -112,7 +112,7 @@ def verdict_of(
     if control:
         sentence = f"Control, a model that never saw these pages: {sentence[0].lower()}{sentence[1:]}"
         label = f"Control: {label}"
-    return Part(f"weights of {of}", severity, sentence, label, "weights")
+    return Part(f"weights of {of}", severity, sentence, label, "weights", chance=2 * BY_CHANCE)
 
 
 def factor_of(table: GameTable) -> Estimate:
