@@ -470,3 +470,24 @@ def test_a_whole_audit(folders: dict[str, str], tmp_path: Path) -> None:
     for wrong, said in (({"non_members": ""}, "go together"), ({"division": "x"}, "instead of --division")):
         with pytest.raises(AttackError, match=said):
             AnswersStudy.of_options({**given, **wrong}, {})
+
+
+def test_intervals_of_documents_hold_for_their_providers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten documents of each of eight providers a side, nobody trained on any: half of the loss is the provider's."""
+    monkeypatch.setattr("docleak.studies.answers.documents.RESAMPLES", 300)
+    rng, told = np.random.default_rng(0), 0
+    for _ in range(20):
+        sides, asked = [], []
+        for side in "mo":
+            of = {}
+            for provider in range(8):
+                effect = rng.normal()
+                for number in range(10):
+                    name = f"{side}{provider}-{number}"
+                    page = replace(make_pages(1, seed=0)[0], name=name, provider=f"{side}{provider}")
+                    of[name] = [page]
+                    asked.append(Asked(name, "total", float(5 + effect + rng.normal()), 0.0, 0.0, 0, ()))
+            sides.append(of)
+        rates = rates_of(Sides(*sides), asked, seed=0)["loss"]
+        told += (rates["auc"].low or 0) > 0.5 or (rates["auc"].high or 1) < 0.5
+    assert told <= 1

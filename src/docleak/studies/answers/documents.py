@@ -26,6 +26,7 @@ from docleak.documents.page import Page
 from docleak.documents.pages import grouped, marks_of
 from docleak.errors import AttackError
 from docleak.metrics.blind import blind_auc, require_enough, wording_auc
+from docleak.metrics.clustered import over_providers
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.models.base import DocumentModel
@@ -131,7 +132,8 @@ def score(attack: DocumentAttack, asked: Sequence[Asked]) -> Floats:
 
 def rates_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, dict[str, Estimate]]:
     """Attack -> AUC and true positive rates over documents, with intervals that hold together for all attacks: each of
-    k at 1 - 0.05 / k (Bonferroni), so that the best of them may be looked at."""
+    k at 1 - 0.05 / k (Bonferroni), so that the best of them may be looked at. Documents of one provider are one, too,
+    and the wider of both intervals counts."""
     attacks = attacks_for(asked)
     level = 1 - (1 - LEVEL) / len(attacks)
     return {name: _rates(score(attack, asked), asked, sides, level, seed) for name, attack in attacks.items()}
@@ -214,7 +216,11 @@ def _rates(
     members = np.array([name in sides.members for name in documents_in(asked)])
     rng = np.random.default_rng(seed)
     rates = membership_rates(scores, scores > np.median(scores), members, rng=rng, level=level, resamples=RESAMPLES)
-    return {name: replace(rates[name], of="documents") for name in RATES}
+    documents = sides.all()
+    providers = [provider_key(documents[name][0].provider) for name in documents_in(asked)]
+    rates = over_providers({name: replace(rates[name], of="documents") for name in RATES}, scores, members, providers,
+                           rng=rng, level=level, resamples=RESAMPLES)  # fmt: skip
+    return rates
 
 
 def _documents(pages: Sequence[Page], mark: str) -> dict[str, list[Page]]:

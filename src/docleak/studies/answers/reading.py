@@ -44,7 +44,7 @@ DOCUMENT_LIMITS = (
     "Members and others are as the auditor says. The blind baseline finds differences that a linear classifier of "
     "words, boxes and pictures learns from so many documents; others may be left.",
     "Ranks of fields: the rest of a page may tell its value; compare with others, and with before the training.",
-    "Intervals are over documents, not over trainings.",
+    "Intervals are over documents, and over providers where these have several on a side; not over trainings.",
 )
 LIMITS = (
     "An attack that fails is not all attacks: stronger ones exist, and more documents of a provider tell more.",
