@@ -43,7 +43,7 @@ from docleak.studies.answers.documents import (
     strangers,
     trained_on,
 )
-from docleak.studies.answers.heatmap import COLOURS, Ranked, heat_map, known_in, likelier, ranked_fields
+from docleak.studies.answers.heatmap import COLOURS, Ranked, as_one, heat_map, known_in, likelier, ranked_fields
 from docleak.studies.answers.measured import measures_of
 from docleak.studies.answers.reading import documents_table
 from docleak.studies.answers.red import replies_to
@@ -491,3 +491,19 @@ def test_intervals_of_documents_hold_for_their_providers_too(monkeypatch: pytest
         rates = rates_of(Sides(*sides), asked, seed=0)["loss"]
         told += (rates["auc"].low or 0) > 0.5 or (rates["auc"].high or 1) < 0.5
     assert told <= 1
+
+
+def test_a_name_on_all_documents_of_a_provider_is_one_reading() -> None:
+    """One provider of four has ten documents a side; that its name ranks first on all of them was ten readings."""
+    page = make_pages(1, seed=0)[0]
+    sides = Sides(*({f"{side}{number}": [replace(page, provider=f"{side}{max(0, number - 9)}")] for number in range(13)}
+                    for side in "mo"))  # fmt: skip
+    rows = [Ranked(name, 0, 0, "name", name[0] == "m", 19, float(name[0] == "o" or int(name[1:]) > 9), 1.0)
+            for name in sides.all()]  # fmt: skip
+    alone, whole = (known_in(rows, seed=0, groups=groups)[""] for groups in ({}, as_one(sides)))
+    assert alone["gap"].value == whole["gap"].value == pytest.approx(10 / 13)
+    assert (alone["gap"].low or 0) > 0 and (whole["gap"].low or 0) <= 0, whole["gap"]
+    assert whole["known"].groups == 4
+    mixed = Sides(*({name: [replace(pages[0], provider="one")] for name, pages in side.items()}
+                    for side in (sides.members, sides.others)))  # fmt: skip
+    assert as_one(mixed) == {}, "on both sides: what is alike cancels"

@@ -16,8 +16,10 @@ import torch
 from PIL import Image as PILImage
 from PIL import ImageDraw, ImageFont
 
+from docleak.documents.names import provider_key
 from docleak.documents.page import Field as PageField
 from docleak.documents.page import Image, Page, Question
+from docleak.documents.pages import gathered
 from docleak.documents.phrasings import PHRASINGS
 from docleak.documents.redaction import redact
 from docleak.errors import AttackError
@@ -92,10 +94,23 @@ def ranked_fields(
     return ranked
 
 
-def known_in(ranked: Sequence[Ranked], *, seed: int) -> dict[str, dict[str, Estimate]]:
+def as_one(sides: Sides) -> dict[str, str]:
+    """Document -> the first of its provider, where all of these are on one side: a name that is on all of them, which
+    the model ranks first on all, is one reading."""
+    of = [gathered((provider_key(pages[0].provider), name) for name, pages in side.items())
+          for side in (sides.members, sides.others)]  # fmt: skip
+    apart = (of[0].keys() ^ of[1].keys()) - {""}
+    return {name: names[0] for side in of for key, names in side.items() if key in apart for name in names}
+
+
+def known_in(
+    ranked: Sequence[Ranked], *, seed: int, groups: Mapping[str, str] | None = None
+) -> dict[str, dict[str, Estimate]]:
     """By key ("" for all): the shares of members' and others' fields whose value ranks first, their difference ("gap"),
-    what is to be expected by "chance"; with a reference what it gives ("before"), and the gap "beyond" its own."""
+    what is to be expected by "chance"; with a reference what it gives ("before"), and the gap "beyond" its own.
+    Documents of one of the ``groups`` (``as_one``) stand or fall as one in the intervals."""
     rates = {}
+    ranked = [replace(one, document=(groups or {}).get(one.document, one.document)) for one in ranked]
     for key in ("", *sorted({one.key for one in ranked})):
         of = [one for one in ranked if key in ("", one.key)]
         now = [one.outcome() for one in of]

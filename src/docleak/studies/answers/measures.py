@@ -23,7 +23,7 @@ from docleak.privacy.second import Accountant
 from docleak.studies.answers.bench import Bench, Found, Numbers
 from docleak.studies.answers.counting import by_key, by_provider, part_of, size_of
 from docleak.studies.answers.documents import asked_about, facts_of, rates_of, recorded, strangers
-from docleak.studies.answers.heatmap import heat_maps, known_in, ranked_fields
+from docleak.studies.answers.heatmap import as_one, heat_maps, known_in, ranked_fields
 from docleak.studies.answers.membership import beyond, features_of, guessed, measure, measured_epsilon, without_public
 from docleak.studies.answers.memorisation import (
     CONFIDENT,
@@ -290,7 +290,12 @@ def fields(bench: Bench) -> Found:
     reference = load_model(c.public, device=bench.device) if c.public else None
     if not (ranked := ranked_fields(sides, bench.model, reference, rng=bench.rng())):
         return Found({}, {}, {"Not asked": "no private field has 4 values that other documents have in its place"})
-    return Found(known_in(ranked, seed=c.seed), {"rows": [asdict(one) for one in ranked]}, {}, heat_maps(sides, ranked))
+    return Found(
+        known_in(ranked, seed=c.seed, groups=as_one(sides)),
+        {"rows": [asdict(one) for one in ranked]},
+        {},
+        heat_maps(sides, ranked),
+    )
 
 
 def sides(found: Remembered) -> Numbers:
