@@ -166,7 +166,8 @@ def trained_on(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, 
     told = {"answered": sum(one.nls == 1 for one in of_members) / len(of_members)}
     if not asked[0].references:
         return told
-    gains = measured([(one.document, one.references[0] - one.loss, 1) for one in of_members])
+    whose = {name: provider_key(pages[0].provider) or name for name, pages in sides.members.items()}
+    gains = measured([(whose[one.document], one.references[0] - one.loss, 1) for one in of_members])
     return told | {"learnt": share_of(gains, np.random.default_rng(seed), of="questions", share=False).to_json()}
 
 
