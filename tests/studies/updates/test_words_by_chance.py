@@ -15,10 +15,17 @@ from docleak.documents.synthetic import make_pages
 from docleak.report.severity import Severity
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.study import UpdatesStudy
-from docleak.studies.updates.verdict import NONE_BESIDE, p_value_of_fields, sentences, severity_of
+from docleak.studies.updates.verdict import (
+    NONE_BESIDE,
+    OLDER,
+    fields_measured,
+    p_value_of_fields,
+    sentences,
+    severity_of,
+)
 from docleak.studies.updates.words import alike, words_of
 from docleak.training.federated.local_plan import LocalPlan
-from tests.studies.updates.test_updates import capture, record_of, words_with
+from tests.studies.updates.test_updates import capture, pictured, record_of, words_with
 
 FIELDS = 6
 PLAN = LocalPlan(epochs=1, batch_size=2, learning_rate=2e-3, max_steps=3, dropout=False)
@@ -96,3 +103,20 @@ def test_made_up_pages_are_of_their_kind_and_real_ones_are_not(shared_data: Path
     assert all(single(list(make_pages(20, seed=4))))
     for kind in ("sroie", "vrdu_pfl", "funsd", "wtq"):
         assert not alike(load_pages(str(shared_data / kind), count=8, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("beside", "doubt"),
+    [
+        ({}, OLDER),
+        ({"beside": {"whose": "", "client": [[30, 30]], "pages": []}}, NONE_BESIDE),
+        ({"beside": {"whose": "others", "client": [[30, 30]], "pages": [[3, 30]] * 4}}, "not set apart from chance"),
+    ],
+)
+def test_fields_that_chance_may_explain_are_not_measured_as_unread(beside: dict[str, Any], doubt: str) -> None:
+    """All checks passed, and most tokens are read: a share of 0 let a policy on fields pass."""
+    words = words_with(true=83, found=100, right=75, precision=0.75, recall=0.9, fields=[30, 30], **beside)
+    record = {**record_of(words), "pictures": pictured("....")}
+    (measure,) = fields_measured([record], "a")
+    assert severity_of(record) is Severity.PARTIAL and measure.estimate.value == 0
+    assert doubt in " ".join(measure.doubts)

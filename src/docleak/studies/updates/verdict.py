@@ -140,12 +140,16 @@ def doubts_of(record: Mapping[str, Any]) -> list[str]:
     if test and not test["passed"] and not any("self-test failed" in line for line in lines):
         lines.append("The self-test failed: the true pages do not reproduce what was sent.")
     words = record["words"]
-    if lines and words.get("found") and not beyond_chance(words):
-        if "beside" not in words:
-            lines.append(OLDER)
-        elif not words["beside"]["whose"]:
-            lines.append(NONE_BESIDE)
+    if words.get("found") and (lines or (words["precision"] < SURE and words["recall"] < TOLD)):
+        lines += [] if beyond_chance(words) else _not_held(words)
     return lines
+
+
+def _not_held(words: Mapping[str, Any]) -> list[str]:
+    """Why words could not be held against pages of their kind, in a sentence; nothing where they were."""
+    if "beside" not in words:
+        return [OLDER]
+    return [] if words["beside"]["whose"] else [NONE_BESIDE]
 
 
 def part_of(record: Mapping[str, Any]) -> Part:
@@ -188,6 +192,11 @@ def fields_measured(
         together.append((client, float(min(held + read, most)), most))
         tokens, fields, values = tokens + held, fields + of, values + read
         doubts += doubts_of(record)
+        if told and not held and (by_chance := words["fields"][0]):
+            doubts += _not_held(words)
+            doubts.append(
+                f"{name_of(record)}: all tokens of {by_chance} fields are read, not set apart from chance: not counted."
+            )
         doubts += [f"{name_of(record)}:{left}"] if (left := _unwritten(words)) else []
         if _uncounted(words):
             doubts.append(
