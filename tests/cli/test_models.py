@@ -65,7 +65,10 @@ def test_a_published_checkpoint_is_made_and_audited_and_what_it_lacks_is_said(
 
 
 @pytest.mark.parametrize("source", ["wide:vt5-start,width=160", "make:donut-base,seed=3", "lora:make:donut-base,r=2"])
-def test_weights_drawn_where_a_model_goes_saw_nothing(source: str) -> None:
+def test_weights_drawn_where_a_model_goes_saw_nothing(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert lineage_of(source) == DRAWN
 
 

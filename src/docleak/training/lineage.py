@@ -14,13 +14,16 @@ from typing import Any
 
 from docleak.errors import PrivacyError
 from docleak.files import read_json_object, reported, write_json
-from docleak.models.published.made import Made, Wider, asked_for, base_of
+from docleak.models.published.made import Adapted, asked_for, base_of
+from docleak.models.published.made import folder_of as place_of
 from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.options import said_idle
 from docleak.privacy.lineage import PUBLIC, UNKNOWN, Claim, Fingerprints, Lineage, claim_of, united
 from docleak.runs.identity import ADAPTER
 
 CARD, PROVIDERS, KEY = "docleak.json", "providers.json", "lineage"
+#: In the card of what was made where a model goes: the digest of its files as they were made.
+AS_MADE = "as_made"
 #: Files of a model's folder that are, or say, its values.
 WEIGHTS = ("*.safetensors", "*.bin", "config.json", ADAPTER)
 SYNTHETIC = Lineage(PUBLIC, "synthetic pages that docleak makes")
@@ -30,8 +33,12 @@ ADVICE = "Restore the file, or delete it: the model then counts as one of which 
 
 def weights_digest(folder: Path) -> str:
     """SHA-256 over the files of a model that hold its values, with their names; of adapters also over their base's."""
+    return _digest_of(*filter(None, (folder, _under_adapters(folder))))
+
+
+def _digest_of(*places: Path) -> str:
     digest = hashlib.sha256()
-    for place in filter(None, (folder, _under_adapters(folder))):
+    for place in places:
         for file in sorted({file for pattern in WEIGHTS for file in place.glob(pattern)}):
             with file.open("rb") as stream:
                 digest.update(f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
@@ -40,10 +47,35 @@ def weights_digest(folder: Path) -> str:
 
 def _under_adapters(folder: Path) -> Path | None:
     """The folder of the base on which the adapters in ``folder`` are; None of other models and of a hub's name."""
+    return folder_of(base) if (base := _base_named(folder)) else None
+
+
+def _base_named(folder: Path) -> str:
     if not (folder / ADAPTER).is_file():
-        return None
+        return ""
     said = read_json_object(folder / ADAPTER, error=PrivacyError, advice="Save the adapters again.")
-    return folder_of(str(said.get("base_model_name_or_path") or folder))
+    return str(said.get("base_model_name_or_path") or folder)
+
+
+def seal(folder: Path) -> None:
+    """Write into the card of what was just made in ``folder`` what its files are, so that others show."""
+    card = read_json_object(folder / CARD, error=PrivacyError, advice=ADVICE)
+    with reported(folder):
+        write_json(folder / CARD, {**card, AS_MADE: _digest_of(folder)})
+
+
+def _not_as_made(source: str) -> str:
+    """Why what ``source`` asks for is not what docleak makes of it; "" where it is, or is still to be made."""
+    if (asked := asked_for(source)) is None:
+        return ""
+    base, card = isinstance(asked, Adapted) and _not_as_made(asked.base), place_of(asked) / CARD
+    if base or not card.is_file():
+        return base or ""
+    sealed = read_json_object(card, error=PrivacyError, advice=ADVICE).get(AS_MADE)
+    if sealed == _digest_of(card.parent) or (sealed is None and isinstance(asked, Adapted)):
+        return ""
+    why = "made by an older docleak" if sealed is None else "whose weights in the cache folder were changed"
+    return f"{_name(source)}, {why}: delete it there ({card.parent.name}), and it is made again"
 
 
 def folder_of(source: str) -> Path | None:
@@ -62,7 +94,9 @@ def lineage_of(source: str) -> Lineage:
     PrivacyError for a docleak.json that is damaged. One that was written for other weights keeps its trainings and
     loses its origin: what changed the weights since is not known.
     """
-    if isinstance(asked_for(base_of(source)), Made | Wider):
+    if why := _not_as_made(source):
+        return Lineage(UNKNOWN, why)
+    if asked_for(base := base_of(source)) and not isinstance(asked_for(base), Adapted):
         return DRAWN
     folder = folder_of(source)
     if folder is None or not (folder / CARD).is_file():
@@ -80,6 +114,8 @@ def lineage_of(source: str) -> Lineage:
     if saved["weights"] != weights_digest(folder):
         note = f"{_name(source)}, whose weights are not those that its docleak.json was written for"
         return Lineage(UNKNOWN, note, lineage.trainings)
+    if why := _not_as_made(_base_named(folder)):
+        return Lineage(UNKNOWN, why, lineage.trainings)
     return lineage
 
 

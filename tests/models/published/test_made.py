@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from docleak.models.encoders.loading import load_encoder
 from docleak.models.pair.shapes import build_pair
 from docleak.models.published.made import Made, asked_for, folder_of, made_at
 from docleak.models.vt5 import VT5
+from docleak.privacy.lineage import PUBLIC, UNKNOWN
 from docleak.studies.identity import weights_hash
+from docleak.training.lineage import DRAWN, lineage_of, write_lineage
 
 NARROW = "make:layoutlmv3-base,narrow=yes"
 
@@ -117,3 +120,28 @@ def test_a_cache_that_may_not_be_written_to_says_so(cache: Path) -> None:
     cache.chmod(0o500)
     with pytest.raises(RunError, match=r"Permission denied.*XDG_CACHE_HOME"):
         load_model(NARROW)
+
+
+@pytest.mark.parametrize("source", [NARROW, "lora:layoutlmv3-start,r=2", "wide:vt5-start,width=160,layers=1"])
+def test_a_made_model_that_was_trained_in_its_place_is_not_drawn_at_random(source: str) -> None:
+    """An epsilon was claimed of weights in the cache folder, whatever they had become."""
+    folder = made_at(source)
+    assert folder is not None and lineage_of(source).origin == PUBLIC
+    train_in(folder)
+    assert lineage_of(source).origin == UNKNOWN and "delete" in lineage_of(source).note
+
+
+def test_adapters_on_a_made_model_that_was_trained_in_its_place_are_not_either(tmp_path: Path) -> None:
+    base, adapters = made_at(NARROW), tmp_path / "adapters"
+    assert base is not None
+    adapters.mkdir()
+    (adapters / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": NARROW}))
+    write_lineage(adapters, DRAWN)
+    assert lineage_of(str(adapters)) == DRAWN
+    train_in(base)
+    assert lineage_of(str(adapters)).origin == UNKNOWN
+
+
+def train_in(folder: Path) -> None:
+    (weights,) = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\x01\x02\x03\x04")

@@ -26,6 +26,8 @@ PREFIX, ADAPTERS, WIDE = "make", "lora", "wide"
 #: What makes it, imported when something is to be made.
 MAKER, ADAPTER = "docleak.models.published.making:make", "docleak.models.lora:adapt_asked"
 WIDENER = "docleak.models.tiny:widened"
+#: What notes its files as they were made.
+SEAL = "docleak.training.lineage:seal"
 #: What to do where the cache folder takes nothing.
 ELSEWHERE = "Set the environment variable XDG_CACHE_HOME to a folder that you may write to."
 
@@ -163,6 +165,7 @@ def made_at(source: str) -> Path | None:
             else:
                 drawn, scale = "spread" if made.spread else "default", "narrow" if made.narrow else "published"
                 resolve(MAKER)(made.name, folder, seed=made.seed, initialisation=drawn, scale=scale)
+            resolve(SEAL)(folder)
         except DocleakError:
             if not last.is_file():  # another process may have made it meanwhile
                 raise
