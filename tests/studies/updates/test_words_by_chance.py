@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from docleak.documents import Page, load_pages
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.report.severity import Severity
+from docleak.studies.updates import study, words
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.study import UpdatesStudy
 from docleak.studies.updates.verdict import (
@@ -35,8 +36,8 @@ def told(client: Any, others: Any) -> dict[str, Any]:
     """A record of a bag of which little is right: of each page, how many of its FIELDS are told."""
     pages = {"client": [[int(n), FIELDS] for n in client], "pages": [[int(n), FIELDS] for n in others]}
     (mine, of), (held, among) = (np.sum(pages[key], axis=0).tolist() for key in ("client", "pages"))
-    words = words_with(found=400, right=9, precision=0.02, recall=0.3, fields=[mine, of], control=[held, among])
-    return record_of({**words, "beside": {"whose": "others", **pages}}, "failed")
+    bag = words_with(found=400, right=9, precision=0.02, recall=0.3, fields=[mine, of], control=[held, among])
+    return record_of({**bag, "beside": {"whose": "others", **pages}}, "failed")
 
 
 def test_fields_of_one_page_are_one_draw() -> None:
@@ -70,14 +71,14 @@ def test_permutations_of_pages(client: Any, others: Any, chance: float) -> None:
 
 def trained_on_others(data: Path, folder: Path, kind: str, *, beside: bool) -> dict[str, Any]:
     """The record of a client whose update is of eight other pages of its kind than are said to be its own."""
-    there = [page for page in load_pages(str(data / kind), count=40, seed=3) if page.private_fields and page.questions]
-    drawn = np.random.default_rng(2).permutation(len(there))[:24]  # pages of one form follow one another
+    there = [page for page in load_pages(str(data / kind), count=60, seed=3) if page.private_fields and page.questions]
+    drawn = np.random.default_rng(2).permutation(len(there))[:40]  # pages of one form follow one another
     pages = [replace(there[number], questions=there[number].questions[:1]) for number in drawn]
     capture(folder, "vt5-start", {"a": pages[:8]}, PLAN)
     (folder / "silos" / "a").rename(folder / "trained")
-    save(pages[8:12], folder / "silos" / "a")
+    save(pages[8:16], folder / "silos" / "a")
     if beside:
-        capture(folder, "vt5-start", {"b": pages[12:24]}, PLAN)
+        capture(folder, "vt5-start", {"b": pages[16:40]}, PLAN)
     config = UpdatesConfig(str(folder / "updates"), documents=str(folder / "silos"), clients=("a",))
     audit = UpdatesStudy(config)
     case = audit.case(audit.chosen[0])
@@ -93,7 +94,47 @@ def test_tokens_of_other_pages_of_the_kind_are_no_leak(
     assert record["words"]["found"] and severity_of(record) is Severity.UNTOLD
     lines = "\n".join(sentences(record))
     assert (NONE_BESIDE in lines) != beside
-    assert (" of those of 12 pages of others, " in lines) == beside
+    assert (" of those of 24 pages of others, " in lines) == beside
+
+
+def held_against(monkeypatch: pytest.MonkeyPatch, pages: list[Page], *others: list[Page]) -> dict[str, Any]:
+    """What the pages are held against, where all of the 9 fields of every page are told."""
+    monkeypatch.setattr(words, "_covered", lambda model, bag, pages: [[9, 9, 0] for _ in pages])
+    covered = [[9, 9, 0] for _ in pages]
+    return words._beside(cast(Any, None), cast(Any, None), pages, covered, lambda: others)
+
+
+def test_pages_of_another_kind_say_nothing_of_chance(monkeypatch: pytest.MonkeyPatch, shared_data: Path) -> None:
+    """Forms against receipts of another client: a leak in 7 of 10 draws, one of them "severe"."""
+    forms, receipts = (load_pages(str(shared_data / kind), count=40, seed=3) for kind in ("funsd", "sroie"))
+    assert held_against(monkeypatch, [*forms[:8]], [*receipts[:20]])["whose"] == ""
+    beside = held_against(monkeypatch, [*forms[:8]], [*receipts[:20]], [*forms[8:32]])
+    assert beside["whose"] == "others" and len(beside["pages"]) == 24
+
+
+def test_a_page_counts_once_and_by_what_it_says(monkeypatch: pytest.MonkeyPatch, shared_data: Path) -> None:
+    """Folders of clients call other pages alike, and a page that is there twice is read twice."""
+    forms = load_pages(str(shared_data / "sroie"), count=40, seed=3)
+    mine = [replace(page, name=str(number)) for number, page in enumerate(forms[:8])]
+    others = [replace(page, name=str(number)) for number, page in enumerate(forms[8:20])]
+    again = [replace(page, name=f"{page.name} again") for page in (*mine, *others)]
+    beside = held_against(monkeypatch, mine, others)
+    assert (len(beside["client"]), len(beside["pages"])) == (8, 12)
+    assert held_against(monkeypatch, [*mine, *again[:8]], [*others, *again]) == beside
+
+
+def test_pages_of_another_client_that_cannot_be_read_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a silo keeps of a broken folder, or one that keeps all of it, ended the audit of another."""
+    pages = list(make_pages(4, seed=3))
+    capture(tmp_path, "vt5-start", {"a": pages[:2], "b": pages[2:]}, PLAN)
+    audit = UpdatesStudy(UpdatesConfig(str(tmp_path / "updates"), documents=str(tmp_path / "silos"), clients=("a",)))
+    case = audit.case(audit.chosen[0])
+    monkeypatch.setattr(study, "federation_of", lambda update: None)
+    monkeypatch.setattr(study, "kept_of", lambda *of: load_pages(str(tmp_path / "silos" / "b"), seed=0))
+    (tmp_path / "silos" / "b" / "pages.jsonl").write_text("{")
+    assert not [*audit.pages_beside(case)]
 
 
 def test_made_up_pages_are_of_their_kind_and_real_ones_are_not(shared_data: Path) -> None:
@@ -115,8 +156,8 @@ def test_made_up_pages_are_of_their_kind_and_real_ones_are_not(shared_data: Path
 )
 def test_fields_that_chance_may_explain_are_not_measured_as_unread(beside: dict[str, Any], doubt: str) -> None:
     """All checks passed, and most tokens are read: a share of 0 let a policy on fields pass."""
-    words = words_with(true=83, found=100, right=75, precision=0.75, recall=0.9, fields=[30, 30], **beside)
-    record = {**record_of(words), "pictures": pictured("....")}
+    bag = words_with(true=83, found=100, right=75, precision=0.75, recall=0.9, fields=[30, 30], **beside)
+    record = {**record_of(bag), "pictures": pictured("....")}
     (measure,) = fields_measured([record], "a")
     assert severity_of(record) is Severity.PARTIAL and measure.estimate.value == 0
     assert doubt in " ".join(measure.doubts)

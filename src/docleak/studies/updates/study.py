@@ -6,10 +6,9 @@ first client again from the weights that the server sent; of a secure aggregatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ import torch
 from docleak.attacks.gradients import ATTACKS
 from docleak.documents.loaders import SYNTHETIC
 from docleak.documents.page import Image, Page
-from docleak.errors import DocumentError, FederationError, SelfTestError
+from docleak.errors import DocleakError, DocumentError, FederationError, SelfTestError
 from docleak.models import DocumentModel, load_model, trainable
 from docleak.report.page import Reading
 from docleak.runs.identity import sources_of
@@ -253,17 +252,16 @@ class UpdatesStudy(Study[UpdatesConfig]):
         same = [other for other in self.captured if other.client == update.client and other.round != update.round]
         return [other for other in same if not is_secure(other) and other.kind == update.kind]
 
-    def pages_beside(self, case: UpdateCase) -> list[Page]:
-        """Pages that the client does not have, from all others that are at hand in turn: what silos of docleak's own
-        keep to evaluate on, and what other clients trained on."""
-        config, there = self.config, list[Sequence[Page]]()
+    def pages_beside(self, case: UpdateCase) -> Iterator[list[Page]]:
+        """Pages that the client does not have, of all others that are at hand, client by client: what silos of
+        docleak's own keep to evaluate on, and what other clients trained on."""
+        config, its = self.config, case.update.client
         for update in {update.client: update for update in self.captured}.values():
-            federation = federation_of(update)
-            there.append(kept_of(update, config.documents, federation))
-            if update.client != case.update.client and not is_secure(update):
-                with suppress(DocumentError):  # this client's pages are at hand, those of the others need not be
-                    there.append(pages_of(update, config.documents, federation, self.folders))
-        return [page for turn in zip_longest(*there) for page in turn if page is not None]
+            with suppress(DocleakError):  # this client's pages are at hand, those of the others need not be
+                yield list(kept_of(update, config.documents, federation_of(update)))
+            if update.client != its and not is_secure(update):
+                with suppress(DocleakError):
+                    yield list(pages_of(update, config.documents, federation_of(update), self.folders))
 
     def _secure(self, case: UpdateCase) -> dict[str, Any]:
         words, masked = words_of(case, beside=lambda: self.pages_beside(case)), is_masked(case.update)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import islice, zip_longest
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ from docleak.training.objectives.tasks import QUESTIONS
 #: against a client's page by page: a single page needs 19 that hold less.
 CONTROLS, CONTROL_SEED, BESIDE = 12, 987_654, 24
 #: Share of the words outside of private fields that stand on made-up pages, too, from which pages are of their kind:
-#: 43 % at least of each of forty such pages, at most 22 % of receipts, invoices and forms, 40 % of a table.
+#: 43 % at least of each of forty such pages, at most 22 % of receipts, invoices and forms, 40 % of a table. Eight
+#: receipts or invoices have 56 % at least in common with 24 of theirs, forms 41 %; with another kind's 45 % at most.
 ALIKE = 0.4
 
 
@@ -42,12 +44,12 @@ def words_of(
     case: UpdateCase,
     others: Sequence[CapturedUpdate] = (),
     local: str = "",
-    beside: Callable[[], Sequence[Page]] = tuple,
+    beside: Callable[[], Iterable[Sequence[Page]]] = tuple,
 ) -> dict[str, Any]:
     """The bag of words of a captured update, beside what the client trained on; {"failed": why} where there is none.
 
     ``others`` are what the same client sent in other rounds; they count where the words' vectors stay the same.
-    ``beside`` gives pages of other clients, which are looked at where made-up ones are of another kind.
+    ``beside`` gives pages of other clients, client by client: looked at where made-up ones are of another kind.
     """
     if case.plan.objective != QUESTIONS:
         return {"failed": f"the objective {case.plan.objective!r} masks words at random, so the truth is not known"}
@@ -71,7 +73,7 @@ def _sent(case: UpdateCase, update: CapturedUpdate, local: str) -> Sent:
 
 def words_in(
     taken: ImitatedRound, steps: float, resolution: float = 0.0, others: Sequence[Sent] = (),
-    case: UpdateCase | None = None, beside: Callable[[], Sequence[Page]] = tuple,
+    case: UpdateCase | None = None, beside: Callable[[], Iterable[Sequence[Page]]] = tuple,
 ) -> dict[str, Any]:  # fmt: skip
     """The same of a round of so many steps, whose update was rounded to multiples of ``resolution``; with ``others`` of
     the ``case``, whose examples are then all that may have been read, and whose pages are held against others."""
@@ -106,10 +108,10 @@ def words_in(
     }
 
 
-def alike(pages: Sequence[Page]) -> bool:
-    """Whether ``pages`` are of the made-up ones' kind, so that these show what chance reads of such: the share ALIKE of
-    their words outside of private fields stands on them, too."""
-    known = {word for page in controls(BESIDE) for word in _labels(page)}
+def alike(pages: Sequence[Page], others: Sequence[Page] = ()) -> bool:
+    """Whether ``pages`` are of the kind of ``others``, or the made-up ones', so that these show what chance reads of
+    such: the share ALIKE of their words outside of private fields stands on them, too."""
+    known = {word for page in others or controls(BESIDE) for word in _labels(page)}
     said = [word in known for page in pages for word in _labels(page)]
     return bool(said) and sum(said) >= ALIKE * len(said)
 
@@ -121,15 +123,27 @@ def _labels(page: Page) -> list[str]:
 
 def _beside(
     model: DocumentModel, bag: Bag, pages: Sequence[Page], covered: Sequence[Sequence[int]],
-    others: Callable[[], Sequence[Page]],
+    others: Callable[[], Iterable[Sequence[Page]]],
 ) -> dict[str, Any]:  # fmt: skip
     """{"whose", "client", "pages"}: [held, of] of each of the client's pages, and of as many others of their kind as
-    there are, up to BESIDE: MADE_UP ones or those of OTHERS; "" where there is none."""
-    made, same = alike(pages), {page.name for page in pages}
-    against = controls(BESIDE) if made else [page for page in others() if page.name not in same][:BESIDE]
-    whose = MADE_UP if made else OTHERS if against else ""
-    client, beside = ([one[:2] for one in counts] for counts in (covered, _covered(model, bag, against)))
-    return {"whose": whose, "client": client, "pages": beside}
+    there are, up to BESIDE: MADE_UP ones or those of OTHERS, in turn; "" where there is none. What says the same is one
+    page, whatever it is called."""
+    there = {_said(page): counts[:2] for page, counts in zip(pages, covered, strict=False)}
+    against: Sequence[Page] = controls(BESIDE)
+    if not covered or alike(pages):  # of a model that reads no words nothing is held against others
+        whose = MADE_UP
+    else:
+        strange = ([page for page in group if _said(page) not in there][:BESIDE] for group in others())
+        groups = islice((group for group in strange if group and alike(pages, group)), BESIDE)
+        turns = (page for turn in zip_longest(*groups) for page in turn if page is not None)
+        against = [*{_said(page): page for page in turns}.values()][:BESIDE]
+        whose = OTHERS if against else ""
+    beside = [counts[:2] for counts in _covered(model, bag, against)]
+    return {"whose": whose, "client": [*there.values()], "pages": beside}
+
+
+def _said(page: Page) -> tuple[str, ...]:
+    return tuple(word.text for word in page.words)
 
 
 def _read(
