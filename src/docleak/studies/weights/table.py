@@ -55,6 +55,12 @@ def fields_of(run: Run, *, shadow: bool = False) -> list[dict[str, Any]]:
     return [unit for unit in run.units() if "attempts" in unit and unit["shadow"] == shadow]
 
 
+def one_of_each(values: Sequence[str]) -> list[str]:
+    """The values, those that differ in case or blanks alone as the first of them."""
+    first = dict[str, str]()
+    return [first.setdefault(" ".join(value.casefold().split()), value) for value in values]
+
+
 def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
     """Recompute everything from the run's units. RunError if no field is finished."""
     units = fields_of(run)
@@ -73,7 +79,7 @@ def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
         **ranked,
         **{f"baseline_{name}": estimate for name, estimate in without.items()},
     }
-    epsilon, values = float(run.config["ipf_epsilon"]), [field.value for field in chosen]
+    epsilon, values = float(run.config["ipf_epsilon"]), one_of_each([field.value for field in chosen])
     if len(set(values)) < len(values):
         by_value = one_shot_table(ours, theirs, values, rng=np.random.default_rng(0), epsilon=epsilon)
         estimates[OF_VALUES] = by_value["improvement_factor"]

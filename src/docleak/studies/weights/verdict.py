@@ -130,7 +130,7 @@ def _document(field: Ranked) -> str:
 
 
 def _value(field: Ranked) -> str:
-    return field.value
+    return " ".join(field.value.casefold().split())
 
 
 def _by_chance(gained: Sequence[Ranked], lost: Sequence[Ranked]) -> float:
