@@ -166,6 +166,8 @@ def test_two_runs_side_by_side(call: Call, runs: Path) -> None:
     within = "Not compared: copy/more, which lies in copy; name the two folders that are meant."
     code, out, _ = call("compare", "plain", "copy", "--json")
     assert code == 0 and within in json.loads(out)["lines"] and "No setting differs." in json.loads(out)["lines"]
+    code, out, _ = call("compare", "copy", "copy/more", "--json")
+    assert code == 0 and not any("Not compared" in line for line in json.loads(out)["lines"]), "it is the other one"
     shutil.copytree(runs / "defended", runs / "half")
     shutil.rmtree(next((runs / "half" / "units").iterdir()))
     doubt = "Of the second, LayoutLMv3 (tiny), start of federated training: The run is not finished: "

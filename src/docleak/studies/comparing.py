@@ -137,6 +137,7 @@ def compare(first: Path, second: Path) -> Comparison:
     within = tuple(
         f"Not compared: {run.path}, which lies in {place}; name the two folders that are meant."
         for place, left in ((first, its), (second, others)) for run in left
+        if run.path.resolve() not in (one.path.resolve(), other.path.resolve())
     )  # fmt: skip
     return Comparison(verdicts, _changed(one.manifest(), other.manifest()), differences, tuple(alone), within)
 
