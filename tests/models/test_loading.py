@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -133,21 +134,21 @@ def test_what_a_vision_language_model_lacks_is_said_with_one_full_stop(tmp_path:
         load_model(str(directory))
 
 
-def test_a_file_that_may_not_be_read_is_named_as_that(tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_read_is_named_as_that() -> None:
     """It was "No such file or directory: model.safetensors", of a file that is there."""
-    directory = copy_of("layoutlmv3-start", tmp_path)
-    load_model(str(directory))  # imports what it needs
-    (directory / "model.safetensors").chmod(0)
     nobody, before = 65534, os.geteuid()
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent) if before == 0 else ():
-        folder.chmod(0o755)
-    try:
-        if before == 0:  # who may read everything
-            os.seteuid(nobody)
-        with pytest.raises(ModelError, match=r"model\.safetensors .* may not be read .*Permission denied"):
-            load_model(str(directory))
-    finally:
-        os.seteuid(before)
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are for their owner alone
+        directory = copy_of("layoutlmv3-start", Path(place))
+        load_model(str(directory))  # imports what it needs
+        (directory / "model.safetensors").chmod(0)
+        Path(place).chmod(0o755)
+        try:
+            if before == 0:  # who may read everything
+                os.seteuid(nobody)
+            with pytest.raises(ModelError, match=r"model\.safetensors .* may not be read .*Permission denied"):
+                load_model(str(directory))
+        finally:
+            os.seteuid(before)
 
 
 def test_titles() -> None:
