@@ -228,25 +228,22 @@ def overall(parts: Sequence[Part], counted: str, unfinished: Sequence[str] = ())
     return Overall(severity, counted, " ".join(lines), ranked, tuple(unfinished))
 
 
+#: Leaks that chance makes in a smaller share of reports are not chance's.
+BY_CHANCE = 0.05
+
+
 def chance_of_many(parts: Sequence[Part]) -> str:
     """What chance alone would call a leak of several parts that are each decided by a test, in a sentence; "" where
-    fewer than two are, or none of these is a leak."""
+    fewer than two are, none of these is a leak, or more are than chance makes (in at most BY_CHANCE of reports)."""
     tested = [part for part in parts if part.chance]
     leaks = sum(part.severity in LEAKS for part in tested)
-    if len(tested) < 2 or not leaks:
-        return ""
-    most = max(part.chance for part in tested)
-    n = len(tested)
+    most, n = max((part.chance for part in tested), default=0.0), len(tested)
     so_many = sum(math.comb(n, k) * most**k * (1 - most) ** (n - k) for k in range(leaks, n + 1))
+    if n < 2 or not leaks or so_many <= BY_CHANCE:
+        return ""
     return (
         f"Of these parts {n} are each decided by a test of its own, which chance alone makes a leak with a "
         f"probability of at most {100 * most:.2g} %: if nothing leaked, that would be {n * most:.2g} of {n} on "
-        f"average, and {leaks} or more ({leaks} here) in at most {_rounded_up(so_many)} % of such "
+        f"average, and {leaks} or more ({leaks} here) in at most {math.ceil(100 * so_many)} % of such "
         "reports, were the tests independent."
     )
-
-
-def _rounded_up(share: float) -> str:
-    """In per cent, whole ones from 1 on; no share is called smaller than it is."""
-    percent = 100 * share
-    return f"{math.ceil(percent - 1e-9)}" if percent > 1 else f"{max(0.1, math.ceil(10 * percent) / 10):g}"
