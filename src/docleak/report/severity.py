@@ -237,9 +237,13 @@ def chance_of_many(parts: Sequence[Part]) -> str:
     fewer than two are, none of these is a leak, or more are than chance makes (in at most BY_CHANCE of reports)."""
     tested = [part for part in parts if part.chance]
     leaks = sum(part.severity in LEAKS for part in tested)
-    most, n = max((part.chance for part in tested), default=0.0), len(tested)
-    so_many = sum(math.comb(n, k) * most**k * (1 - most) ** (n - k) for k in range(leaks, n + 1))
-    if n < 2 or not leaks or so_many <= BY_CHANCE:
+    if len(tested) < 2 or not leaks:
+        return ""
+    from scipy.stats import binom  # takes half a second
+
+    most, n = max(part.chance for part in tested), len(tested)
+    so_many = float(binom.sf(leaks - 1, n, most))
+    if so_many <= BY_CHANCE:
         return ""
     return (
         f"Of these parts {n} are each decided by a test of its own, which chance alone makes a leak with a "

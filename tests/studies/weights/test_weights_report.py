@@ -30,7 +30,7 @@ from docleak.studies.weights.game import game_of
 from docleak.studies.weights.pictures import draw_curves, points
 from docleak.studies.weights.reading import MEASURES, SHOWN_BESIDE, exhibit, measures, read_run
 from docleak.studies.weights.study import WeightsStudy
-from docleak.studies.weights.table import OF_VALUES, GameTable, Ranked, fields_of, one_of_each, read_table
+from docleak.studies.weights.table import OF_VALUES, GameTable, Ranked, fields_of, read_table
 from docleak.studies.weights.verdict import fields_measured, reasons, verdict_of
 from docleak.training.extraction.fit import FitConfig
 
@@ -235,7 +235,8 @@ def test_one_value_on_many_pages_is_one_reading() -> None:
     typed = [replace(one, value=f"Sanyu{' ' * n} shop") for n, one in enumerate(alike)]
     assert len({one.value for one in typed}) == len(alike)
     assert verdict_of(table(typed, theirs, (1.0, 0.9, 1.2)), {}).severity == "untold"
-    assert one_of_each(["A b", "C", "a  B", "c"]) == ["A b", "C", "A b", "C"]
+    hidden = [replace(one, value="Sanyu shop" + "\u200b" * n) for n, one in enumerate(alike)]
+    assert verdict_of(table(hidden, theirs, (1.0, 0.9, 1.2)), {}).severity == "untold"
 
     surely = table(alike, theirs, (2.0, 1.5, 2.5))
     by_value = {**surely.estimates, OF_VALUES: Estimate(2.0, 0.8, 3.0, 6, 3)}

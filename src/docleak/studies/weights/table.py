@@ -11,6 +11,7 @@ import numpy as np
 
 from docleak.attacks.weights import Attempt, choose, plausibility
 from docleak.attacks.weights.membership import perplexity
+from docleak.documents.names import provider_key
 from docleak.errors import RunError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import Match, match, multi_shot_table, one_shot_table
@@ -55,12 +56,6 @@ def fields_of(run: Run, *, shadow: bool = False) -> list[dict[str, Any]]:
     return [unit for unit in run.units() if "attempts" in unit and unit["shadow"] == shadow]
 
 
-def one_of_each(values: Sequence[str]) -> list[str]:
-    """The values, those that differ in case or blanks alone as the first of them."""
-    first = dict[str, str]()
-    return [first.setdefault(" ".join(value.casefold().split()), value) for value in values]
-
-
 def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
     """Recompute everything from the run's units. RunError if no field is finished."""
     units = fields_of(run)
@@ -79,7 +74,7 @@ def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
         **ranked,
         **{f"baseline_{name}": estimate for name, estimate in without.items()},
     }
-    epsilon, values = float(run.config["ipf_epsilon"]), one_of_each([field.value for field in chosen])
+    epsilon, values = float(run.config["ipf_epsilon"]), [provider_key(field.value) for field in chosen]
     if len(set(values)) < len(values):
         by_value = one_shot_table(ours, theirs, values, rng=np.random.default_rng(0), epsilon=epsilon)
         estimates[OF_VALUES] = by_value["improvement_factor"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
+from docleak.documents.names import provider_key
 from docleak.documents.pages import gathered
 from docleak.metrics.estimate import Estimate, clopper_pearson
 from docleak.metrics.extraction import first_of
@@ -130,7 +131,7 @@ def _document(field: Ranked) -> str:
 
 
 def _value(field: Ranked) -> str:
-    return " ".join(field.value.casefold().split())
+    return provider_key(field.value)  # whatever its spelling
 
 
 def _by_chance(gained: Sequence[Ranked], lost: Sequence[Ranked]) -> float:
