@@ -99,6 +99,21 @@ def test_perfect_attacks_are_not_certain() -> None:
     assert rates(nearly, nearly > 0.7, members)["f1"].low <= 0.025 ** (1 / 10), "one miss is no surer than none"
 
 
+@pytest.mark.parametrize(("inside", "outside", "share"), [(3, 30, 0.5), (100, 12, 0.1)])
+def test_a_class_whose_scores_are_all_equal_is_not_certain(inside: int, outside: int, share: float) -> None:
+    """Scores of two values that know nothing: resamples of equal ones never differ, and AUCs of 1/2 were excluded, to
+    either side, in 24 % and 16 % of 200 draws."""
+    wrong, rng, members = 0, np.random.default_rng(0), np.arange(inside + outside) < inside
+    for _ in range(150):
+        scores = (rng.random(len(members)) < share).astype(float)
+        auc = rates(scores, scores > 0, members, resamples=100)["auc"]
+        wrong += not (auc.low or 0) <= 0.5 <= (auc.high or 0)
+    assert wrong <= 0.08 * 150
+    equal = rates(np.zeros(33), np.zeros(33), np.arange(33) < 3)["auc"]
+    assert (equal.value, equal.low) == (0.5, pytest.approx(0.5 * 0.025 ** (1 / 3))), "nor is a score that never differs"
+    assert equal.high == pytest.approx(1 - 0.5 * 0.025 ** (1 / 3))
+
+
 def test_a_class_of_one_has_no_bootstrap() -> None:
     estimates = rates([3, 2, 1], [True, False, False], [True, False, False])
     assert estimates["auc"].value == 1 and estimates["auc"].low is None

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, expanded_tail, share_ends
-from docleak.metrics.membership import LOW_RATES, Bools, Floats
+from docleak.metrics.membership import LOW_RATES, Bools, Floats, alike_ends
 
 #: Where one provider has all documents of a side, and none of the other's.
 ALONE = "all documents of a side have one provider, so that its documents may differ for that"
@@ -47,7 +47,8 @@ def over_providers(
         low, high = (one.value, one.value) if one.value in (0.0, 1.0) else np.quantile(draws, (tail, 1 - tail))
         low, high = share_ends(float(low), float(high), fewest, level)
         widened[name] = replace(one, low=min(low, one.low), high=max(high, one.high), groups=len(inside | outside))
-    return widened
+    sides = [(scores[members], len(inside)), (scores[~members], len(outside))]
+    return {name: alike_ends(one, sides, level) if name == "auc" else one for name, one in widened.items()}
 
 
 def _drawn(

@@ -131,8 +131,13 @@ def share_ends(low: float, high: float, groups: int, level: float) -> tuple[floa
     groups that are all alike (Clopper & Pearson, 1934). One field read of sixty on six documents says no less of other
     documents than none read does.
     """
-    unseen = 1 - ((1 - level) / 2) ** (1 / groups)
-    return min(low, 1 - unseen) if high == 1 else low, max(high, unseen) if low == 0 else high
+    risk = unseen(groups, level)
+    return min(low, 1 - risk) if high == 1 else low, max(high, risk) if low == 0 else high
+
+
+def unseen(groups: int, level: float) -> float:
+    """The largest share of groups of another kind that so many of one kind do not exclude (Clopper & Pearson, 1934)."""
+    return float(1 - ((1 - level) / 2) ** (1 / groups))
 
 
 def ratio(

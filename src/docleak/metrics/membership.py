@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from docleak.errors import AttackError
-from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, clopper_pearson, expanded_tail, share_ends
+from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, clopper_pearson, expanded_tail, share_ends, unseen
 
 #: False positive rates at which the true positive rate is asked for.
 LOW_RATES = (0.10, 0.03, 0.01)
@@ -73,8 +73,8 @@ def membership_rates(
     Newcombe's (1998, method 10) from their exact intervals. The others have percentile bootstraps over providers,
     members and non-members resampled apart since who made the split set their numbers, with the percentiles widened for
     few providers as in ``score.aggregate``. Resamples that are 0, or 1, see no risk: the free end is then at least the
-    exact bound for as many trials as the smaller class has providers (``share_ends``). A class of one gives no
-    bootstrap.
+    exact bound for as many trials as the smaller class has providers (``share_ends``); so do those of an AUC where all
+    scores of a class are equal (``alike_ends``). A class of one gives no bootstrap.
     A rate that too few non-members resolve has no value; its ``why`` says so.
     Raises AttackError if only one class is there, the lengths differ, or a score is not finite.
     """
@@ -104,7 +104,18 @@ def membership_rates(
     for (name, measure), draws in zip(measured.items(), drawn, strict=True):
         value = float(measure(inside, outside)[0])
         rates[name] = rate(value, *_interval(value, draws, min(n_in, n_out), level))
+    rates["auc"] = alike_ends(rates["auc"], [(scores[truth], n_in), (scores[~truth], n_out)], level)
     return rates
+
+
+def alike_ends(auc: Estimate, sides: Sequence[tuple[Floats, int]], level: float) -> Estimate:
+    """An AUC with ends that hold where all scores of a side, (scores, providers) of either, are equal: its resamples see
+    no risk of others, and as large a share of it as is ``unseen`` may lie beyond every score of the other side."""
+    risk = max((unseen(many, level) for of, many in sides if not np.ptp(of)), default=0.0)
+    if auc.value is None or auc.low is None or auc.high is None:
+        return auc
+    value = auc.value
+    return replace(auc, low=min(auc.low, (1 - risk) * value), high=max(auc.high, value + risk * (1 - value)))
 
 
 def auc(scores: Floats, members: Bools) -> float:
