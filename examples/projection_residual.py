@@ -18,6 +18,7 @@ import torch
 
 from docleak.documents import Page, load_pages
 from docleak.errors import AttackError, DocumentError, RunError
+from docleak.metrics.clustered import over_providers
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.models import DocumentModel, load_model, pixels_of
@@ -107,8 +108,9 @@ class ProjectionStudy(Study[ProjectionConfig]):
         with torch.no_grad():
             loss = self.model.loss(pixels, inputs)
         residual = (suspect - suspect @ rows.T @ rows).norm() / suspect.norm().clamp_min(1e-300)
-        record = {"page": page.name, "round": turn, "member": place < c.batch_size, "residual": float(residual),
-                  "loss": float(loss), "rank": rank, "width": suspect.shape[1]}  # fmt: skip
+        record = {"page": page.name, "whose": page.provider, "round": turn, "member": place < c.batch_size,
+                  "residual": float(residual), "loss": float(loss), "rank": rank,
+                  "width": suspect.shape[1]}  # fmt: skip
         return record, {}
 
     @classmethod
@@ -122,7 +124,8 @@ class ProjectionStudy(Study[ProjectionConfig]):
             name = f"{run.config['model']}, batches of {run.config['batch_size']}"
             residual = np.array([record["residual"] for record in records])
             blind = np.array([record["loss"] for record in records])
-            auc, baseline = (_auc(-scores, inside, rng) for scores in (residual, blind))
+            whose = [record.get("whose", "") for record in records]
+            auc, baseline = (_auc(-scores, inside, whose, rng) for scores in (residual, blind))
             rank, halves = np.mean([record["rank"] for record in records]), (residual[inside], residual[~inside])
             values = {"auc": auc, "blind": baseline, "rank": float(rank), "width": records[0]["width"]}
             values |= {key: float(np.median(half)) for key, half in zip(("inside", "outside"), halves, strict=True)}
@@ -132,7 +135,7 @@ class ProjectionStudy(Study[ProjectionConfig]):
             label = "Pages told apart" if told else ""
             said = f"AUC {auc.text(2)}, {inside.sum()} of {len(records)} pages in a batch; by loss {baseline.text(2)}."
             parts.append(Part(name, severity, said, label, "projection"))
-        caption = "95 % intervals over pages, those in batches and others apart; pages of a round share one update."
+        caption = "95 % intervals over pages and their providers, those in batches and others apart."
         table = Table("Projection residual", COLUMNS, rows, caption, first="run")
         return Reading(
             question="Was this page in this update?", lead="What projecting pages' gradients onto an update leaves.",
@@ -145,5 +148,8 @@ class ProjectionStudy(Study[ProjectionConfig]):
         )  # fmt: skip
 
 
-def _auc(scores: np.ndarray, members: np.ndarray, rng: np.random.Generator) -> Estimate:
-    return replace(membership_rates(scores, scores > np.median(scores), members, rng=rng)["auc"], of="pages")
+def _auc(scores: np.ndarray, members: np.ndarray, whose: Sequence[str], rng: np.random.Generator) -> Estimate:
+    """Over pages or, if that is wider, over their providers, whose pages stand or fall together."""
+    rates = {"auc": membership_rates(scores, scores > np.median(scores), members, rng=rng)["auc"]}
+    told = over_providers(rates, scores, members, whose, rng=rng, level=0.95, resamples=2000)["auc"]
+    return replace(told, of="pages")

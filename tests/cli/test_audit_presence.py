@@ -93,6 +93,9 @@ def test_what_is_no_updates_pages_is_refused(training: Path, tmp_path: Path) -> 
         for of in (turn.inside, (*turn.outside, *turn.controls))
     )
     assert held and out and held.isdisjoint(out)
+    six = str(save(load(training / "silos" / "synthetic-1")[:6], tmp_path / "six"))
+    turn = PresenceStudy(PresenceConfig(updates=str(training / "updates"), others=six)).turns.turn(0)
+    assert len(turn.inside) == len(turn.outside) == 2, "of several updates none counts more on one side"
     with pytest.raises(DocleakError, match="asked for round 3"):
         opened(round=3)
 

@@ -109,8 +109,8 @@ def membership_rates(
 
 
 def alike_ends(auc: Estimate, sides: Sequence[tuple[Floats, int]], level: float) -> Estimate:
-    """An AUC with ends that hold where all scores of a side, (scores, providers) of either, are equal: its resamples see
-    no risk of others, and as large a share of it as is ``unseen`` may lie beyond every score of the other side."""
+    """An AUC with ends that hold where all scores of one of the ``sides`` (scores, providers) are equal: its resamples
+    see no risk of others, and as large a share of it as is ``unseen`` may lie beyond every score of the other side."""
     risk = max((unseen(many, level) for of, many in sides if not np.ptp(of)), default=0.0)
     if auc.value is None or auc.low is None or auc.high is None:
         return auc

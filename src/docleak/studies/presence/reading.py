@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from docleak.documents.loaders import SYNTHETIC
 from docleak.errors import RunError
+from docleak.metrics.clustered import over_providers
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
-from docleak.report.measure import PRESENCE, Measure
+from docleak.report.measure import PRESENCE, RESAMPLES, Measure
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity, worst
 from docleak.report.statement import Scope
@@ -53,7 +54,7 @@ LIMITS = (
     "its pages, either those of the update or as many others of it; no page of a provider that is out was trained on.",
     "One is called in if its score is 3 standard deviations above those of pages known to be out, or, where "
     "residuals above all of those fall apart by a factor of 10, if it lies beyond that gap. Errors are of both kinds; "
-    "half of those asked about are in, of recorded updates more where fewer others are at hand.",
+    "half of those asked about are in, of one recorded update more where fewer others are at hand.",
     "From scores of a recorded update the mean of its own controls is taken: each client's has another level.",
     "Whether they are told apart rests on the best score, with intervals widened so that they hold (95 %) for all that "
     "see the update together; the printed ones are each by itself.",
@@ -66,7 +67,8 @@ def read_presence(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
     told_of = [rows_of(run, rng) for run in runs]
     rows, parts = [row for group, _, _ in told_of for row in group], [part for _, part, _ in told_of]
     what = "provider" if all(run.config.get("per_provider") for run in runs) else "page"
-    caption = f"95 % intervals over {what}s, those in updates and others apart; those of a round share one update."
+    apart = "those in updates and others apart, AUC's also over their providers; those of a round share one update."
+    caption = f"95 % intervals over {what}s, {apart}"
     table = Table("Presence in an update", COLUMNS, rows, caption, first="model, optimiser, steps x pages, sent as")
     return Reading(
         question=f"Was this {what} in this update?",
@@ -158,6 +160,8 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part, Measur
     if low > 0.5 and fault:
         low = 0.0
         said.append(fault)
+    elif best.low is None:
+        said.append(f"There is no interval: {best.why or 'one of a side is too few'}")
     elif low <= 0.5:
         said.append(f"By intervals that hold for all {len(seen)} scores that see the update none is above 1/2")
     turned = _turned(seen)
@@ -203,9 +207,12 @@ def aucs(run: Run) -> list[Estimate]:
 
 
 def _best(told_of: Sequence[Estimate]) -> Estimate:
-    """The greatest of them, between the greatest of their ends."""
-    value, low, high = (max((getattr(one, end) or 0.0) for one in told_of) for end in ("value", "low", "high"))
-    return replace(told_of[0], value=value, low=low, high=high)
+    """The greatest of them, between the greatest of their ends; without ends where one has none."""
+    ends = [[getattr(one, end) for one in told_of] for end in ("value", "low", "high")]
+    value, low, high = (None if None in of else max(of) for of in ends)
+    return replace(
+        told_of[0], value=value, low=low, high=high, why=next(filter(None, (one.why for one in told_of)), "")
+    )
 
 
 def _words(run: Run) -> Iterator[str]:
@@ -256,6 +263,8 @@ def told(
     )
     scores, members = np.concatenate([inside, outside]), np.arange(len(inside) + len(outside)) < len(inside)
     rates = membership_rates(scores, scores > cutoff_of(score, scores, controls), members, rng=rng, level=level)
+    whose = [page.get("whose") or "" for kind in ("inside", "outside") for one in records for page in one[kind + which]]
+    rates |= over_providers({"auc": rates["auc"]}, scores, members, whose, rng=rng, level=level, resamples=RESAMPLES)
     right = rates["accuracy"]
     value, low, high = (None if one is None else 1 - one for one in (right.value, right.high, right.low))
     of = "providers" if any("inside" + OTHERS in record for record in records) else "pages"

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from docleak.attacks.gradients.algebra.first_layer import Sent
 from docleak.attacks.gradients.algebra.subspace import Rows, Subspace
 from docleak.documents import Page
+from docleak.documents.names import provider_key
 from docleak.errors import AttackError
 from docleak.metrics.estimate import Estimate
 from docleak.models import DocumentModel, pixels_of, trainable
@@ -135,10 +136,11 @@ class PresenceStudy(Study[PresenceConfig]):
                 record[kind + OTHERS] = [self._joined(subject.others, turn, layer, space) for subject in subjects]
         return record, {}
 
-    def _joined(self, pages: Sequence[Page], turn: Turn, layer: str, space: Subspace) -> dict[str, float]:
-        """The mean of each score over pages that stand for one provider."""
-        scored = [self._scores(page, turn, layer, space) for page in pages]
-        return {score: float(np.mean([one[score] for one in scored])) for score in SCORES}
+    def _joined(self, pages: Sequence[Page], turn: Turn, layer: str, space: Subspace) -> dict[str, Any]:
+        """The mean of each score over pages that stand for one provider, and whose they are, or of which document."""
+        scored, whose = [self._scores(page, turn, layer, space) for page in pages], pages[0]
+        means = {score: float(np.mean([one[score] for one in scored])) for score in SCORES}
+        return {**means, "whose": provider_key(whose.provider) or whose.document}
 
     @classmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:

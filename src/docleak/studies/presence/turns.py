@@ -173,6 +173,8 @@ class RecordedTurns:
                 f"{update.name}: {counted_words(len(out), 'page')} of a question that this update does not hold; "
                 f"expected more than the {c.controls} controls. Name others: --others FOLDER."
             )
+        if len(self.audit.chosen) > 1:  # an update's level, set off by few controls, would else count for one side
+            inside = [inside[place] for place in sorted(rng.permutation(len(inside))[: len(out) - c.controls])]
         start = {n: p.detach() for n, p in case.model.module.named_parameters() if n in case.round.whole}
         sent = Sent.of(case.round.whole, start, case.round.optimiser, len(case.batches))
         told = {
