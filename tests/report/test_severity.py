@@ -151,7 +151,13 @@ def test_leaks_of_many_tests_are_held_against_what_chance_makes_of_them() -> Non
     assert np.mean(draws.sum(1) >= 3) == pytest.approx(0.0755, abs=0.006)
 
 
-def test_nothing_is_said_of_chance_where_no_test_of_several_runs_is_a_leak() -> None:
+def test_tests_of_one_run_are_held_against_chance_as_those_of_several() -> None:
+    parts = (*null_run(Severity.PARTIAL).parts, *null_run(Severity.UNTOLD).parts * 19)
+    run = Reading("?", "", parts, "Twenty clients.", (), (), {}, runs=({},))
+    assert "1 or more (1 here) in at most 65 % of such reports" in joined([run]).sentence
+
+
+def test_nothing_is_said_of_chance_where_no_test_of_several_is_a_leak() -> None:
     read = Reading("What was read?", "", (Part("a", Severity.SEVERE, ""),), "1 of 1.", (), (), {}, runs=({},))
     for readings in (
         [null_run(Severity.PARTIAL)], [null_run(Severity.NONE)] * 20, [read, read], [read, null_run(Severity.PARTIAL)],

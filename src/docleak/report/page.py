@@ -79,7 +79,7 @@ class Reading:
 
 def joined(readings: Sequence[Reading]) -> Overall:
     """One verdict over several readings: what those that are as bad as the worst counted, each behind its question
-    where several have parts, all parts, and what of their runs is missing. Of several runs it also says how many leaks
+    where several have parts, all parts, and what of their runs is missing. Of several tests it also says how many leaks
     chance would make."""
     most = worst(part.severity for reading in readings for part in reading.parts)
     counting = [one for one in readings if any(part.severity is most for part in one.parts)] or readings[:1]
@@ -88,8 +88,7 @@ def joined(readings: Sequence[Reading]) -> Overall:
     parts = [part for reading in readings for part in reading.parts]
     missing = [reading.scope.unfinished for reading in readings if reading.scope and reading.scope.unfinished]
     verdict = overall(parts, headline, [f"The run is not finished: {one}." for one in missing])
-    by_chance = chance_of_many(parts) if sum(len(reading.runs) for reading in readings) > 1 else ""
-    return replace(verdict, more=f"{verdict.more} {by_chance}".strip())
+    return replace(verdict, more=f"{verdict.more} {chance_of_many(parts)}".strip())
 
 
 def write_report(

@@ -12,7 +12,7 @@ import pytest
 from docleak.documents import Page, load_pages
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
-from docleak.report.severity import Severity
+from docleak.report.severity import Severity, chance_of_many
 from docleak.studies.updates import study, words
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.study import UpdatesStudy
@@ -21,6 +21,7 @@ from docleak.studies.updates.verdict import (
     OLDER,
     fields_measured,
     p_value_of_fields,
+    part_of,
     sentences,
     severity_of,
 )
@@ -51,6 +52,26 @@ def test_all_fields_of_the_pages_and_few_of_others_are_a_leak() -> None:
     assert severity_of(told([FIELDS], [1] * 24)) is Severity.PARTIAL
     assert severity_of(told([FIELDS] * 3, [0] * 12)) is Severity.PARTIAL
     assert severity_of(told([FIELDS], [FIELDS, *[1] * 23])) is Severity.UNTOLD, "another page is read as wholly"
+
+
+def test_a_report_of_many_clients_says_how_many_leaks_chance_makes_of_them() -> None:
+    """Twenty clients that tell nothing of their own: most such reports said that some leak, and not how many would."""
+    rng, leaks, unsaid = np.random.default_rng(0), 0, 0
+    for _ in range(12):
+        rates = FIELDS * rng.random((20, 23))
+        parts = [part_of(told(one[:3], one[3:])) for one in rates.round()]
+        leaking = sum(part.severity is Severity.PARTIAL for part in parts)
+        leaks += leaking > 0
+        unsaid += (chance := chance_of_many(parts)) == "" and leaking > 0
+        assert not chance or f"({leaking} here)" in chance
+    assert leaks >= 4 and unsaid <= 1, "three of twenty are left to chance, too"
+    sure = [part_of(told([FIELDS] * 3, [0] * 20)) for _ in range(8)] + [
+        part_of(told([1], [1, 0, 2])) for _ in range(12)
+    ]
+    assert chance_of_many(sure) == "", "chance does not make eight of twenty"
+    whole = record_of(words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[6, 6]))
+    assert part_of(whole).severity is Severity.SEVERE and part_of(whole).chance == 0.0, "no test decides that"
+    assert part_of(record_of(words_with())).chance == 0.0
 
 
 @pytest.mark.parametrize(

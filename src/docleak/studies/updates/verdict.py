@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from math import comb
 from typing import Any
 
 import numpy as np
 
 from docleak.metrics import PageScore
 from docleak.report.measure import FIELDS, Measure, holdings, measured, share_of
-from docleak.report.severity import Cell, Part, Severity, judge, worst
+from docleak.report.severity import LEAKS, Cell, Part, Severity, judge, worst
 from docleak.report.templating import percent
 from docleak.spec import counted_words
 from docleak.studies.fields import cell_of
 from docleak.studies.gradient.findings import FLOORS
+from docleak.studies.updates.permuted import p_value_of_fields
 
 #: Share of tokens, with at least this precision, from which the words count as told.
 TOLD, SURE = 0.5, 0.8
-#: Chance of calling fields told that are not, where the checks have failed; up to how many permutations are all tried,
-#: or else so many are drawn, and how many together; and what is no difference between two.
-BY_CHANCE, PERMUTED, AT_ONCE, ROUNDING = 0.05, 9_999, 909, 1e-9
+#: Chance of calling fields told that are not, where the checks have failed.
+BY_CHANCE = 0.05
 #: Tokens that are read and true, as a share of those that are either, above which a bag may be that of these pages.
 SAME_TOKENS = 0.9
 #: Whose pages those of a client are held against.
@@ -111,27 +109,6 @@ def beyond_chance(words: Mapping[str, Any]) -> bool:
     return bool(missed) and right > SAME_TOKENS * (words["found"] + true - right) and 1 - right / true < min(missed)
 
 
-def p_value_of_fields(beside: Mapping[str, Any]) -> float:
-    """How often chance tells so many more of the client's fields than pages of both at their rate: by permutations of
-    whole pages, since what stands on one is read together; 1 where there are no others of their kind."""
-    mine, others = (np.array([one for one in beside.get(key, ()) if one[1]]) for key in ("client", "pages"))
-    if not len(mine) or not len(others):
-        return 1.0
-    held, of = np.concatenate([mine, others]).T
-    more = held - held.sum() / of.sum() * of  # than at the rate of all, of which they are 0 together
-    size, count, seen = len(mine), len(held), more[: len(mine)].sum()
-    if size > len(others):
-        size, more = len(others), -more
-    if exact := comb(count, size) <= PERMUTED:
-        drawn = [more[np.array(list(combinations(range(count), size)))].sum(axis=1)]
-    else:
-        rng = np.random.default_rng(0)
-        orders = (rng.random((AT_ONCE, count)).argpartition(size - 1)[:, :size] for _ in range(PERMUTED // AT_ONCE))
-        drawn = [more[order].sum(axis=1) for order in orders]
-    as_far = sum(int((one >= seen - ROUNDING).sum()) for one in drawn)
-    return as_far / comb(count, size) if exact else (1 + as_far) / (1 + PERMUTED)
-
-
 def doubts_of(record: Mapping[str, Any]) -> list[str]:
     """Sentences that forbid an all-clear."""
     if "masked" in record:
@@ -158,7 +135,17 @@ def part_of(record: Mapping[str, Any]) -> Part:
         return Part(name_of(record), severity_of(record), _of_masks(record["masked"]))
     pictured = [_of_pictures(record["pictures"])] if "score" in record["pictures"] else []
     said = [*_told(record), *pictured, *doubts_of(record)]
-    return Part(name_of(record), severity_of(record), " ".join(said))
+    return Part(name_of(record), severity_of(record), " ".join(said), chance=_chance(record))
+
+
+def _chance(record: Mapping[str, Any]) -> float:
+    """How often chance alone calls it a leak, at most: 0 where it was held against no other pages, or is a leak without
+    that."""
+    words, beside = record["words"], record["words"].get("beside", {})
+    if not words.get("found") or not (beside.get("whose") or words.get("control_missed")):
+        return 0.0
+    blank = {"control_missed": (), "beside": {"whose": "nobody's", "client": (), "pages": ()}}
+    return 0.0 if severity_of({**record, "words": {**words, **blank}}) in LEAKS else BY_CHANCE
 
 
 def _unwritten(words: Mapping[str, Any]) -> str:
