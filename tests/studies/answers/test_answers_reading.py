@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from docleak.attacks.answers.features import Reply
 from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import open_issuers, write_blue_red
 from docleak.errors import AttackError, ContradictionError, RunError
@@ -25,7 +26,7 @@ from docleak.studies.answers import measures
 from docleak.studies.answers.bench import Bench
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.measured import compared_with, measures_of
-from docleak.studies.answers.membership import NO_GUESS
+from docleak.studies.answers.membership import NO_GUESS, measured_epsilon
 from docleak.studies.answers.reading import _threat, chart, comparison
 from docleak.studies.answers.store import Bill, bill_of
 from docleak.studies.answers.study import AnswersStudy
@@ -272,3 +273,31 @@ def test_each_kind_of_evidence_takes_its_part_of_the_confidence() -> None:
     assert confidence_of([attacked]) == 90
     assert confidence_of([attacked, {"documents": {}}]) == 85
     assert confidence_of([{"documents": {}}]) == 95
+
+
+def test_how_many_questions_a_provider_is_asked_is_no_membership() -> None:
+    """Members with 20 documents and others with 2, a release that knows neither: a forest learned which means are over
+    few (right beyond chance in 16 of 16 draws), and losses "showed" an epsilon in 9 of 10."""
+    rng, shown = np.random.default_rng(0), 0
+    whose = {f"p{n:02d}": n % 2 == 0 for n in range(80)}
+    for _ in range(6):
+        said = [[Reply(name, f"{name} {n}", "total", 0.0, 0.0, float(loss))
+                 for name, inside in whose.items() for n, loss in enumerate(3 + rng.random(20 if inside else 2))]
+                for _ in range(2)]  # fmt: skip
+        shown += measured_epsilon(*said, whose, coins=0.0, delta=1e-5, seed=0).epsilon > 0
+    assert shown >= 4, "were it read as membership"
+    asked = [{"provider": n, "member": int(inside), "questions": 20 if inside else 2} for n, inside in whose.items()]
+    alike = [{**row, "questions": 2 + 18 * (n % 4 < 2)} for n, row in enumerate(asked)]
+    told = record(0.0, 0.6, -0.1)
+    told["membership"]["numbers"]["AZK"]["epsilon_measured"] = Estimate.exactly(0.4).to_json()
+    for rows, coins, severity in (
+        (asked, 0.0, Severity.UNTOLD), (alike, 0.0, Severity.PARTIAL), (asked, 0.5, Severity.PARTIAL),
+        ([], 0.0, Severity.PARTIAL),
+    ):  # fmt: skip
+        held = {**told, "membership": {**told["membership"], "scores": rows, "coins": coins}}
+        assert severity_of(held) is severity
+        measures = {one.what: one for one in measures_of(held)}
+        assert (SHOWN in measures and measures[MEMBERSHIP].estimate.value is not None) is (severity != "untold")
+        assert ("ask as many of each" in " ".join(sentences(held))) is (severity == "untold")
+    better = record(0.0, 0.6, 0.05)
+    assert severity_of({**better, "membership": {**better["membership"], "scores": asked, "coins": 0.0}}) == "partial"

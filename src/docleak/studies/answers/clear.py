@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import mean
 
-from scipy.stats import norm
+from scipy.stats import ks_2samp, norm
 
 from docleak.metrics.estimate import Estimate
 from docleak.studies.answers.record import (
@@ -116,7 +117,7 @@ def unsound_of_providers(record: Record) -> str:
     and others are taken for each other; "" where nothing speaks for that."""
     if why := mistaken(record["whose"]) if "whose" in record else "":
         return why
-    if why := worded_apart(record):
+    if why := worded_apart(record) or unequal(record):
         return why
     if _the_wrong_way(record):
         return (
@@ -140,6 +141,21 @@ def worded_apart(record: Record) -> str:
     return (
         "the questions about members' documents are worded otherwise than those about others': their words alone tell "
         f"them with AUC {told.text(2)}, and so may what the release answers. Ask both in the same words"
+    )
+
+
+def unequal(record: Record) -> str:
+    """Why attacks on means over each provider's questions tell nothing of the release: members and others are surely
+    asked other numbers of them (Kolmogorov & Smirnov), and means over few vary more than over many. "" where they are
+    not, coins chose the members, or it is not known."""
+    of = record.get("membership", {})
+    rows = [row for row in of.get("scores", ()) if row.get("questions") is not None]
+    inside, outside = ([row["questions"] for row in rows if bool(row["member"]) is side] for side in (True, False))
+    if of.get("coins") or not inside or not outside or not ks_2samp(inside, outside).pvalue <= ERROR:
+        return ""
+    return (
+        f"members are asked {mean(inside):.1f} questions on average and others {mean(outside):.1f}, and means over few "
+        "vary more than over many, so that what tells members may be how many there are: ask as many of each"
     )
 
 

@@ -34,6 +34,7 @@ from docleak.studies.answers.clear import (
     sure_high,
     sure_low,
     together,
+    unequal,
     unsound,
     unsound_of_providers,
     worded_apart,
@@ -93,7 +94,7 @@ def _told(record: Record) -> dict[str, str]:
 def _membership(record: Record, name: str) -> list[Measure]:
     if "membership" not in record:
         return []
-    if why := worded_apart(record):
+    if why := worded_apart(record) or unequal(record):
         return [Measure(MEMBERSHIP, name, Estimate(None, of="providers", why=why))]
     attacks = attacks_in(record)
     if not attacks:
@@ -203,7 +204,7 @@ def _epsilon(record: Record, name: str) -> list[Measure]:
     of_delta = delta_warning(delta, max(members, 2), unit) if delta else ""
     doubts = doubts_of(bill["claim"], of_delta)
     measures = [claimed(name, bill["epsilon"], delta, unit, printed, doubts, of_one=alike)]
-    if shown is None or worded_apart(record):
+    if shown is None or worded_apart(record) or unequal(record):
         return measures
     inside, others = (int(record["membership"][side]) for side in ("members", "others"))
     said = str(record["membership"]["remarks"].get("Measured"))

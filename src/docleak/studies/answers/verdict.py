@@ -16,6 +16,7 @@ from docleak.studies.answers.clear import (
     no_all_clear,
     providers_not_excluded,
     sure_low,
+    unequal,
     worded_apart,
 )
 from docleak.studies.answers.documents import WORDING
@@ -142,17 +143,18 @@ def _asked_alike(record: Record, key: str) -> bool:
 
 def _tells_members(record: Record) -> bool:
     """Whether an attack, the gap between answers or the measured epsilon tells members from others, both of whom are
-    asked in the same words."""
+    asked in the same words; the gap alone where they are asked ``unequal`` numbers of questions."""
     if worded_apart(record):
         return False
     gap = numbers_in(record, "gap").get("", {})
     side = "beyond" if "beyond_acc" in gap else "gap"
     better = any(sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if gap)
-    beyond = any(
+    if better or unequal(record):
+        return better
+    return (measured_in(record) or 0) > 0 or any(
         sure_low(one.accuracy, record) > one.chance and (one.beyond is None or sure_low(one.beyond, record) > 0)
         for one in attacks_in(record)
     )
-    return beyond or better or (measured_in(record) or 0) > 0
 
 
 def _disclosed(record: Record) -> dict[str, tuple[int, int]]:
@@ -270,7 +272,7 @@ def _of_membership(record: Record) -> list[str]:
         return ["Membership was not measured."]
     made, more = len(numbers_in(record, "membership")), f" with more than {best.least} questions" * bool(best.least)
     which = f"the best of {made} attacks" if made > 1 else "the attack"
-    why = untaken(record, "membership")
+    why = unequal(record) or untaken(record, "membership")
     beside = f"; {why}" if why else "" if best.beyond is None else (
         f"; {_points(best.beyond)} oftener than by the public model's answers" if best.beyond.value is not None
         else f"; by the public model's answers it could not be made: {best.beyond.why.removesuffix('.')}"
@@ -294,7 +296,8 @@ def _of_unmeasured(record: Record) -> list[str]:
 
 def _of_measured(record: Record) -> list[str]:
     """The measured epsilon, where it shows something."""
-    told = record["membership"]["remarks"].get("Measured") if (measured_in(record) or 0) > 0 else None
+    shown = (measured_in(record) or 0) > 0 and not unequal(record)
+    told = record["membership"]["remarks"].get("Measured") if shown else None
     return [f"Measured: {told}"] if told else []
 
 
