@@ -91,8 +91,9 @@ def ratio_interval(
     """Interval of sum(sums) / sum(counts) over groups, (G,) each, as in ``score.aggregate``; None with fewer than two.
 
     ``share`` says that every value lies in 0..1. Its interval over fewer than FEWEST groups is no narrower than the
-    exact one of as many that are all alike, for resamples stay between the least and the greatest group. Groups of
-    which nothing was counted are none.
+    exact one of as many that are all alike, for resamples stay between the least and the greatest group; that of other
+    numbers no narrower than Student's (of two that lie around the truth one half of the draws has both on one side).
+    Groups of which nothing was counted are none.
     """
     sums, counts = sums[counts > 0], counts[counts > 0]
     n = len(sums)
@@ -106,7 +107,14 @@ def ratio_interval(
         means.extend(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
     widened = expanded_tail(n, level)
     low, high = (float(end) for end in np.quantile(means, (widened, 1 - widened)))
-    return share_interval(low, high, float(sums.sum() / counts.sum()), n, level) if share else (low, high)
+    value = float(sums.sum() / counts.sum())
+    if share:
+        return share_interval(low, high, value, n, level)
+    if n < FEWEST:
+        deviation = math.sqrt(n / (n - 1) * float(((sums - value * counts) ** 2).sum())) / float(counts.sum())
+        reach = float(stdtrit(n - 1, (1 + level) / 2)) * deviation
+        low, high = min(low, value - reach), max(high, value + reach)
+    return low, high
 
 
 def clopper_pearson(hits: float, n: int, level: float = 0.95) -> tuple[float, float]:
