@@ -232,6 +232,13 @@ def overall(parts: Sequence[Part], counted: str, unfinished: Sequence[str] = ())
 BY_CHANCE = 0.05
 
 
+def chance_of(many: int, n: int, chance: float) -> float:
+    """How often so ``many`` or more of ``n`` independent tests are passed, each with this chance (binomial)."""
+    from scipy.stats import binom  # takes half a second
+
+    return float(binom.sf(many - 1, n, chance))
+
+
 def chance_of_many(parts: Sequence[Part]) -> str:
     """What chance alone would call a leak of several parts that are each decided by a test, in a sentence; "" where
     fewer than two are, none of these is a leak, or more are than chance makes (in at most BY_CHANCE of reports)."""
@@ -239,10 +246,8 @@ def chance_of_many(parts: Sequence[Part]) -> str:
     leaks = sum(part.severity in LEAKS for part in tested)
     if len(tested) < 2 or not leaks:
         return ""
-    from scipy.stats import binom  # takes half a second
-
     most, n = max(part.chance for part in tested), len(tested)
-    so_many = float(binom.sf(leaks - 1, n, most))
+    so_many = chance_of(leaks, n, most)
     if so_many <= BY_CHANCE:
         return ""
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from docleak.errors import RunError
-from docleak.report.measure import MEASURES, Difference, Measure, difference, number_of
+from docleak.report.measure import LEVEL, MEASURES, Difference, Measure, difference, number_of
 from docleak.report.page import joined
-from docleak.report.severity import Overall
+from docleak.report.severity import BY_CHANCE, Overall, chance_of
 from docleak.report.table import Column, Row, Table
 from docleak.studies.registry import read_runs, require_two, runs_at
 from docleak.studies.results import flat
@@ -53,6 +54,7 @@ class Comparison:
         lines += [f"Changed: {name}, from {before} to {after}." for name, before, after in self.changed]
         lines += [] if self.changed else ["No setting differs."]
         lines += [self._said(one) for one in self.differences]
+        lines += [line] if (line := self._by_chance()) else []
         lines += self.doubts
         lines += [f"Measured in one of the two only: {name}." for name in self.alone]
         return [*lines, *self.within]
@@ -64,6 +66,18 @@ class Comparison:
             f"Of the {which}, {side.of}: {doubt}" for one in self.differences
             for which, side in (("first", one.first), ("second", one.second)) for doubt in side.doubts
         ))  # fmt: skip
+
+    def _by_chance(self) -> str:
+        """How often chance alone makes as many of these intervals exclude 0; "" where it does not, or there is one."""
+        n = sum(one.estimate.low is not None for one in self.differences)
+        apart = sum(not (one.estimate.low or 0) <= 0 <= (one.estimate.high or 0) for one in self.differences)
+        if n < 2 or not apart or (so_many := chance_of(apart, n, 1 - LEVEL)) <= BY_CHANCE:
+            return ""
+        return (
+            f"Each of the {n} intervals is a 95 % one by itself: were nothing changed, {apart} or more of them "
+            f"({apart} here) would exclude 0 in at most {math.ceil(100 * so_many)} % of comparisons, were they "
+            "independent."
+        )
 
     def _said(self, one: Difference) -> str:
         head, of = MEASURES[one.first.what].head, _named(one)
