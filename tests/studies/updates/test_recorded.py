@@ -365,6 +365,20 @@ def causes_of(case: UpdateCase) -> list[dict[str, Any]]:
     return causes
 
 
+def test_rounds_of_which_nobody_said_how_they_trained_are_read(
+    folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """How the audited round trained is inferred, and of a client's others it was asked for."""
+    before, after = ({name: value.numpy() for name, value in state.items()} for state in stepped)
+    for number in (1, 2):
+        write_update(
+            tmp_path, round=number, client="c", start=before, received=after, kind="weights", examples=3, details={}
+        )
+    first, second = read_updates(tmp_path)
+    case = open_case(first, load_model(str(folder / "model")), str(folder / "pages"))
+    assert case.inferred is not None and words_of(case, [second])["recall"] == 1.0
+
+
 def less(one: Arrays, other: Arrays, scale: float = 1.0) -> Arrays:
     return {name: scale * (value - other[name]) for name, value in one.items()}
 

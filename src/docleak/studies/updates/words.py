@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from functools import cache
 from itertools import islice, zip_longest
 from typing import Any
@@ -62,9 +63,9 @@ def words_of(
 
 
 def _sent(case: UpdateCase, update: CapturedUpdate, local: str) -> Sent:
-    """Another round of the case's client."""
+    """Another round of the case's client, trained like the case's but for what is told of it."""
     update = named_as(case.model, update)
-    plan, start = plan_of(update, local), update.start()
+    plan, start = plan_of(update, local, asdict(case.plan)), update.start()
     names = case.round.whole.keys() & start.keys()
     delta = {name: torch.from_numpy(value) for name, value in sent_by(update).items() if name in names}
     steps = len(assumed(len(case.examples), plan))
