@@ -293,6 +293,8 @@ def test_names_are_mapped_where_it_is_sure() -> None:
     assert naming({"t.lora_embedding_A.docs": (2, 3)}, [{"t.lora_embedding_A.default": (2, 3)}]), "of a table"
     assert naming({"a.modules_to_save.default2.bias": (3,)}, [{"a2.bias": (3,)}]) == {}, "a copy of another adapter's"
     assert naming({"0": (2, 3), "1": (3,)}, [SHAPES]) == {"0": "a.weight", "1": "a.bias"}
+    layers = {"module.a._orig_mod.weight": (2, 3), "module.a._orig_mod._checkpoint_wrapped_module.bias": (3,)}
+    assert naming(layers, [SHAPES]) == dict(zip(layers, SHAPES, strict=True)), "layers that were compiled one by one"
     assert naming({"1": (3,), "0": (2, 3)}, [SHAPES]) == {"0": "a.weight", "1": "a.bias"}
     assert naming({"0": (9,), "1": (3,)}, [SHAPES]) == {}, "other shapes: another model"
     assert naming({"module.a.bias": (4,)}, [SHAPES]) == {}

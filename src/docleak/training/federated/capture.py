@@ -47,10 +47,11 @@ OWN_KEYS = ("seed", "holdout", "privacy", "secure")
 MEANT = ("privacy", "secure", "masked")
 #: What wrappers put before a parameter's name: DistributedDataParallel, torch.compile, Opacus, peft, Lightning.
 PREFIXES = ("module.", "_orig_mod.", "_module.", "base_model.model.", "model.")
-#: What peft puts into the names of what is trained, and leaves out where it saves: the name of the adapter.
-PEFT = re.compile(
+#: What stands within names: of peft, which leaves it out where it saves; of layers that were compiled or checkpointed.
+WITHIN = re.compile(
     r"\.modules_to_save\.[^.]+(?=\.|$)|(\.lora_(?:[AB]|magnitude_vector)(?=\.[^.]+\.)"
     r"|\.(?:lora_embedding_[AB]|trainable_tokens_delta)(?=\.[^.]+$))\.[^.]+"
+    r"|\b(?:_orig_mod|_checkpoint_wrapped_module)\."
 )
 #: A position in a list instead of a name.
 NUMBERED = re.compile(r"(?:arr_|parameter_|param_)?(\d+)")
@@ -362,7 +363,7 @@ def naming(found: Shapes, orders: Sequence[Shapes]) -> dict[str, str]:
     """Name that came -> name that is known, of all that can be told.
 
     ``orders`` are the known arrays in the orders in which a list of them may have been sent; all names of the first
-    are known. A name stands for itself, or for the one that is the same without PREFIXES and PEFT, and without parts
+    are known. A name stands for itself, or for the one that is the same without PREFIXES and WITHIN, and without parts
     that all begin with where that makes all of them known ("net." of somebody's own wrapper). A list of numbers stands
     for the first order whose shapes are those of the list.
     """
@@ -396,4 +397,4 @@ def plain(name: str) -> str:
     """A parameter's name without what wrappers add to it."""
     while prefix := next((one for one in PREFIXES if name.startswith(one)), ""):
         name = name[len(prefix) :]
-    return PEFT.sub(r"\1", name)
+    return WITHIN.sub(r"\1", name)
