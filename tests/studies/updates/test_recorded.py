@@ -573,6 +573,24 @@ def test_what_of_trainer_is_not_imitated_is_recorded_and_the_first_cause(
     assert causes[0]["sentence"] == f"{said}, as recorded, which is not imitated"
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"betas": (0.5, 0.9)}, "optimiser: betas (0.5, 0.9)"),
+        ({"weight_decay": 0.1}, "optimiser: adam's weight_decay 0.1, which it adds to the gradient"),
+    ],
+)
+def test_what_of_adam_is_not_imitated_is_the_first_cause(
+    settings: dict[str, Any], said: str, folder: Path, tmp_path: Path
+) -> None:
+    """Other betas of Adam were another rate, and its decay refused the whole audit."""
+    model = network(folder)
+    optimiser = torch.optim.Adam(model.parameters(), **settings)
+    trained_by_trainer(folder, tmp_path, model, optimizers=(optimiser, None), gradient_accumulation_steps=1)
+    causes = causes_of(case_of(folder, tmp_path))
+    assert causes[0]["sentence"] == f"{said}, as recorded, which is not imitated"
+
+
 def test_rates_that_a_schedule_sets_apart_are_recorded(folder: Path, tmp_path: Path) -> None:
     """They were those of the first group of weights alone, and other pages the cause."""
     model = network(folder)

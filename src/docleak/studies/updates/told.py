@@ -62,7 +62,8 @@ def told_plan(update: CapturedUpdate, local: str = "") -> dict[str, Any]:
         told |= {**one, "epochs": 1, "max_steps": 1}
     told |= _told(local)
     if str(told.get("optimiser")).lower() == "adam":
-        told |= _adam(update, told)
+        asked = bool(update.ours) or not {"optimiser", "weight_decay"}.isdisjoint(_told(local))
+        told |= _adam(update, told, asked=asked)
     if told.get("weight_decay") is None and str(told.get("optimiser")).lower() == "sgd":
         told["weight_decay"] = 0.0  # torch's default
     if told.get("epochs") is None and (_number(told.get("steps")) or 0) > 0:
@@ -90,10 +91,11 @@ def plan_of(update: CapturedUpdate, local: str = "", guess: Mapping[str, Any] | 
     return spec.build(LocalPlan, values, what=update.name, error=FederationError)
 
 
-def _adam(update: CapturedUpdate, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Adam without decay is AdamW without decay; with decay Adam adds the weights to the gradient: another step."""
+def _adam(update: CapturedUpdate, told: Mapping[str, Any], *, asked: bool) -> dict[str, Any]:
+    """Adam without decay is AdamW without decay; with decay Adam adds the weights to the gradient: another step, which
+    is refused where it was ``asked`` for, and else left to ``unlike``."""
     decay = told.get("weight_decay") or 0.0
-    if float(decay):
+    if asked and float(decay):
         raise FederationError(
             f"{update.name}: optimiser adam with weight_decay {decay}: torch's Adam adds the decay to the gradient, "
             "which is not imitated. Say adamw if that is what ran; without decay adam is imitated."
@@ -140,6 +142,8 @@ def unlike(update: CapturedUpdate) -> tuple[str, ...]:
     told = details.get("not_imitated")
     name = next((details[key] for key in ("optimiser", "optimizer") if details.get(key) is not None), "sgd")
     said = [] if _optimiser(name) in OPTIMISERS else [f"optimiser: {name}"]
+    if _optimiser(name) == "adam" and (decay := _number(details.get("weight_decay"))):
+        said.append(f"optimiser: adam's weight_decay {decay:g}, which it adds to the gradient")
     said += [text for text in told if isinstance(text, str)] if isinstance(told, list) else []
     for key, text in (("momentum", "momentum {:g}"), ("proximal_mu", "FedProx's pull towards the start, mu {:g}")):
         said += [f"optimiser: {text.format(number)}"] if (number := _number(details.get(key))) else []

@@ -15,7 +15,7 @@ from docleak.models.base import IGNORED, dropout_rate, trainable
 from docleak.training.taps.recorder import Recorder, Sent
 
 #: torch's classes by the names of LocalPlan, and what of them is imitated: settings with these values alone.
-OPTIMISERS = {"AdamW": "adamw", "SGD": "sgd"}
+OPTIMISERS = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd"}
 IMITATED = {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False, "momentum": 0, "nesterov": False, "maximize": False}
 #: Half precision, as Trainer's arguments call it.
 HALF = {torch.float16: "fp16", torch.bfloat16: "bf16"}
