@@ -164,6 +164,20 @@ def test_adapters_with_a_name_of_their_own_are_recorded_and_several_at_once_are_
     assert "old and docs are active at once" in caplog.text
 
 
+def test_adapters_some_of_which_are_frozen_are_frozen_in_the_audit_too(folder: Path, tmp_path: Path) -> None:
+    """They were another model's, "the weights sent lack 4 of the 64 parameters"."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["query", "value"])
+    model = peft.get_peft_model(network(folder), config, adapter_name="docs")
+    model.add_adapter("other", config)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".docs." in name and "layer.1" in name)
+    trained_by_trainer(folder, tmp_path, model, gradient_accumulation_steps=1)
+    case = case_of(folder, tmp_path)
+    assert case.update.details["frozen"] == 4 and not case.unsent and case.round.passes
+    assert {name for name, p in case.model.module.named_parameters() if p.requires_grad} == set(case.update.shapes())
+
+
 def test_two_folders_of_adapters_say_which_model_was_trained(folder: Path, tmp_path: Path) -> None:
     """As peft's save_pretrained writes them; a whole state beside the base alone says what to pass."""
     peft = pytest.importorskip("peft")

@@ -152,16 +152,20 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
     def _source(self, model: Any) -> dict[str, Any]:
         """The model that the audit is to load, and how many of its parameters were not trained; of adapters a folder
         beside the updates, which names their base."""
-        adapters = getattr(model, "peft_config", None)
-        if not adapters:
+        active = _active(model)
+        of = {name: p for name, p in model.named_parameters() if not active or active[0] in name.split(".")}
+        count = sum(not parameter.requires_grad for parameter in of.values())
+        frozen = {"frozen": count} if count else {}
+        if not active:
             name = str(getattr(model, "name_or_path", "") or "")
-            frozen = sum(not parameter.requires_grad for parameter in model.parameters())
-            source = {"model": str(Path(name).absolute()) if Path(name).is_dir() else name} if name else {}
-            return {**source, **({"frozen": frozen} if frozen else {})}
+            return {
+                **({"model": str(Path(name).absolute()) if Path(name).is_dir() else name} if name else {}),
+                **frozen,
+            }
         folder = self.recorder.folder / "model"
         model.save_pretrained(str(folder))
-        inner = folder.joinpath(*_active(model))  # where peft keeps those that have a name of their own
-        return {"model": str(inner if inner.is_dir() else folder)}
+        inner = folder.joinpath(*active)  # where peft keeps those that have a name of their own
+        return {"model": str(inner if inner.is_dir() else folder), **frozen}
 
 
 def labels_of(inputs: Mapping[str, Any], tokenizer: Any) -> str:
