@@ -605,6 +605,41 @@ def test_what_of_adam_is_not_imitated_is_the_first_cause(
     assert causes[0]["sentence"] == f"{said}, as recorded, which is not imitated"
 
 
+@pytest.mark.parametrize("kind", ["pix2struct", "llava"])
+def test_how_added_up_batches_make_the_loss_of_a_step_is_recorded(kind: str, folder: Path, tmp_path: Path) -> None:
+    """Trainer tells a network the tokens of all batches of a step. A Pix2Struct takes the mean over those of each all
+    the same, and the step is their sum: it was described as one over the tokens of all."""
+    make_tiny(kind, tmp_path / "model", seed=0)
+    model, pages = load_model(str(tmp_path / "model")), list(docleak.load_pages(folder / "pages"))[:2]
+
+    def batch(rows: list[docleak.Page]) -> dict[str, torch.Tensor]:
+        fitted = model.fit(rows[0])
+        example, pixels = model.encode(fitted, fitted.questions[0]), pixels_of(fitted.image)[None]
+        with torch.no_grad():
+            asked = {**model._asked(example, pixels.device), **model._shown(pixels, example)}
+        if kind == "llava":
+            ids = example.tensors["input_ids"][None]
+            asked |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        return {"labels": example.tensors["labels"][None], **asked}
+
+    settings = {"learning_rate": 0.05, "optim": "sgd", "max_grad_norm": 0.0, "gradient_accumulation_steps": 2}
+    arguments = TrainingArguments(
+        str(tmp_path / "checkpoints"), num_train_epochs=1, report_to=[], use_cpu=True, disable_tqdm=True,
+        remove_unused_columns=False, per_device_train_batch_size=1, save_strategy="no", **settings,
+    )  # fmt: skip
+    taps = [docleak.TrainerTap(tmp_path / "updates")]
+    Trainer(model.module, arguments, train_dataset=pages, data_collator=batch, callbacks=taps).train()
+    save(pages, tmp_path / "pages")
+    (update,) = read_updates(tmp_path / "updates")
+    case = open_case(update, load_model(str(tmp_path / "model")), str(tmp_path / "pages"))
+    if kind == "llava":
+        assert "not_imitated" not in update.details and case.batching.mean == "tokens" and case.round.passes
+    else:
+        said = "loss: a step takes the sum of the means of up to 2 batches"
+        assert update.details["not_imitated"] == [said] and case.batching.mean == "examples"
+        assert case.round.planned(learning_rate=0.1).passes
+
+
 def test_rates_that_a_schedule_sets_apart_are_recorded(folder: Path, tmp_path: Path) -> None:
     """They were those of the first group of weights alone, and other pages the cause."""
     model = network(folder)

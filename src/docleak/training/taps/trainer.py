@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         self._rates: dict[int, float] = {}  # by step: whoever gives this tap twice is called twice at each
         self._batches: list[list[int]] = []
         self._labels, self._skipped, self._sharers = "", 0, 1
+        self._averaged = self._summed = False  # a step's loss is the mean, or the sum, of its batches' means
         self._continued: list[str] = []
         self._apart = ""  # where weights have rates of their own
 
@@ -105,18 +107,24 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
             sampler = sampler.batch_sampler
         if sampler is not None:
             self._restore = _watched(sampler, self._batches)
-        tokenizer = getattr(processing, "tokenizer", processing)
-        if hasattr(tokenizer, "get_added_vocab"):
-            self._look(model, tokenizer)
+        self._look(model, getattr(processing, "tokenizer", processing))
 
     def _look(self, model: nn.Module, tokenizer: Any) -> None:
         """Note of the first batch that reaches the network what its loss is taken of."""
 
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def first(module: nn.Module, args: Any, inputs: dict[str, Any]) -> None:
             seen.remove()
-            self._safely(lambda: setattr(self, "_labels", labels_of(inputs, tokenizer)))
+            self._safely(lambda: self._note_loss(module, inputs, tokenizer))
 
         seen = model.register_forward_pre_hook(first, with_kwargs=True)
+
+    def _note_loss(self, model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> None:
+        if hasattr(tokenizer, "get_added_vocab"):
+            self._labels = labels_of(inputs, tokenizer)
+        told = "num_items_in_batch" in inputs  # the tokens of all batches of a step, which Trainer does not divide by
+        self._averaged = not (told and _counts(model))
+        self._summed = told and self._averaged
 
     def _record(self, args: Any, state: Any, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
         start, self._start = self._start, {}
@@ -125,12 +133,16 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
             return
         received, steps = _copied(model), len(self._rates)
         details = {**_told(args, model, optimizer), **self._seen(args)}
+        if self._averaged and details.get("padding") == "none":
+            details["mean"] = "examples"
         if self._labels:
             details["labels"] = self._labels
         details |= {"steps": steps, "learning_rates": [*self._rates.values()], **self._source(model)}
         if names := _undecayed(model, optimizer):
             details["undecayed"] = names
         told = [*_not_imitated(args, model, optimizer), *filter(None, [self._apart]), *self._continued]
+        if self._summed and (parts := args.gradient_accumulation_steps * args.world_size) > 1:
+            told.append(f"loss: a step takes the sum of the means of up to {parts} batches")
         if args.world_size > 1 and {*map(len, details.get("batches", ()))} != {details["batch_size"]}:
             told.append(f"batches: {args.world_size} processes, whose shares of every step are not all known")
         if told:
@@ -188,6 +200,13 @@ def labels_of(inputs: Mapping[str, Any], tokenizer: Any) -> str:
     if behind == {""}:
         return "answer"
     return "turn" if all(text and not text.strip() for text in behind) else ""
+
+
+def _counts(model: Any) -> bool:
+    """Whether the network divides its loss by the number of tokens that it is told, as ``transformers``' losses do."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else getattr(model, "_orig_mod", model)
+    code = getattr(inspect.unwrap(type(base).forward), "__code__", None)
+    return code is not None and "loss_function" in code.co_names
 
 
 def _active(model: Any) -> list[str]:
