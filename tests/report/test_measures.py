@@ -17,6 +17,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.privacy.second import CONTRADICTED, doubts_of
 from docleak.report.gate_files import junit, junit_unread, sarif, sarif_unread
 from docleak.report.measure import CLAIMED, EXPLAINED, FIELDS, MEMORY, SHOWN, Measure, claimed, difference, share_of
+from docleak.report.page import _settings, measures_table
 from docleak.report.policy import Outcome, Policy, Rule, check, overall, read_policy
 from docleak.report.schema import checked, json_schema
 from docleak.report.severity import Part, Severity
@@ -371,3 +372,13 @@ def test_a_memory_beyond_others_and_one_beyond_the_public_model_alone_are_two_nu
     beyond, itself = (Measure(MEMORY, "m", Estimate(0.5, 0.2, 0.8), by=rows, less=less) for less in (rows, {}))
     told = difference(beyond, itself, np.random.default_rng(0), same=True).estimate
     assert told.value is None and "beyond others' in one, beyond the public model's" in told.why
+
+
+def test_the_table_of_measures_says_of_how_many() -> None:
+    table = measures_table([fields(0.3, 0.1, 0.5), Measure(CLAIMED, "model", Estimate(None), unbounded=True)])
+    assert table.cells(table.rows[0]) == ["30.0% [10.0%, 50.0%] (n = 10)", "none claimed"]
+
+
+def test_settings_in_a_list_are_no_python() -> None:
+    rows = _settings({"attacks": [{"kind": "azk", "own_votes": False, "groups": ["G1", "G2"]}, {"kind": "apk"}]})
+    assert rows == [("attacks", "kind azk, own votes no, groups G1, G2; kind apk")]

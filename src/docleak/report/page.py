@@ -156,17 +156,24 @@ def measures_table(measures: Sequence[Measure]) -> Table:
     measures a row for each that there is."""
     there = [what for what in MEASURES if any(one.what == what for one in measures)]
     names = dict.fromkeys(one.of for one in measures)
-    values = {(one.of, one.what): one.text for one in measures}
+    values = {(one.of, one.what): _with_n(one) for one in measures}
     rows = [Row(name, {what: values.get((name, what)) for what in there}) for name in names]
     columns = {what: Column(MEASURES[what].head) for what in there}
     if len(there) > MOST_COLUMNS:
-        rows = [Row(one.of, {"measure": MEASURES[one.what].head, "value": one.text}) for one in measures]
+        rows = [Row(one.of, {"measure": MEASURES[one.what].head, "value": _with_n(one)}) for one in measures]
         columns = {"measure": Column("Measure"), "value": Column("Value")}
     caption = (
         "with 95 % intervals over documents or providers, where there are several (gradient explained: the least and "
-        "the greatest page); docleak check bounds these."
+        "the greatest page); n: how many fields, pages, documents, questions or guesses. docleak check bounds these."
     ) + "".join(f" {MEASURES[one.what].head}, {one.of}: {one.counted}." for one in measures if one.counted)
     return Table("Measured", columns, rows, caption, first="Of", open=True)
+
+
+def _with_n(measure: Measure) -> str:
+    of = measure.estimate
+    return (
+        f"{measure.text} (n = {of.n:,}{f' {of.of}' * bool(of.of)})" if of.n and of.value is not None else measure.text
+    )
 
 
 def results_of(readings: Sequence[Reading]) -> dict[str, Any]:
@@ -224,8 +231,10 @@ def _settings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _setting(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {_setting(one)}" for name, one in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
+        return ("; " if any(isinstance(one, Mapping) for one in value) else ", ").join(map(_setting, value)) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "not set" if value in (None, "") else str(value)
