@@ -103,7 +103,7 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         members, asked = of["members"], f"asked about {of['members'] + of['others']} documents"
         lead, material = (
             f"{asked}, {members} of which were trained on, by {word}.",
-            f"{members} documents said to be trained on, {of['others']} not",
+            f"{members} documents trained on and {of['others']} not, by {word}",
         )
     verdicts = render("verdicts.html.j2", verdicts=[_verdict(record) for record in records])
     side_by_side = render(

@@ -200,7 +200,7 @@ def _of_documents(record: Record) -> list[str]:
         return []
     of, scores, (name, auc) = record["documents"], numbers_in(record, "documents"), best_score(record)
     sizes = f"{of['members']} documents said to be trained on and {of['others']} others"
-    blind = "; ".join(f"{what}: AUC {Estimate.of_json(told).text(2)}" for what, told in of["controls"].items())
+    blind = "; ".join(f"AUC {Estimate.of_json(told).text(2)} ({what})" for what, told in of["controls"].items())
     if short := _few(record):
         return [
             f"{sizes} are too few: {'; '.join(short)} has no interval, so that nothing says whether the sets differ by "
@@ -214,7 +214,7 @@ def _of_documents(record: Record) -> list[str]:
         ]
     rate = scores[name]["tpr_at_1_fpr"]
     hits = f"at 1 % false alarms it finds {_range(rate)} of them" if rate.value is not None else (
-        f"what it finds at 1 % false alarms cannot be had: {rate.why}"
+        f"at 1 % false alarms nothing is measured: {rate.why}"
     )  # fmt: skip
     told, most = (auc.low or 0.0) > 0.5, max(number["auc"].high or 1.0 for number in scores.values())
     line = f"Was a document trained on? The best of {len(scores)} scores, {name}, has AUC {auc.text(2)} over {sizes}; "
@@ -223,7 +223,8 @@ def _of_documents(record: Record) -> list[str]:
     if not told and (sure := surest_score(record))[1] > 0.01:
         line += f"; yet {sure[0]} finds {_range(scores[sure[0]]['tpr_at_1_fpr'])} of them at 1 % false alarms"
     why = no_all_clear(record) if _severity_of_documents(record) is Severity.UNTOLD else ""
-    return [f"{line}. Without the release: {blind}; 1/2 is within.{f' No all-clear: {why}.' if why else ''}"]
+    clear = f" No all-clear: {why}." if why else ""
+    return [f"{line}. Without the release every interval holds chance, 1/2: {blind}.{clear}"]
 
 
 def _few(record: Record) -> list[str]:
@@ -262,7 +263,7 @@ def _of_gap(record: Record) -> list[str]:
     line = f"It answers new documents of members {_points(share)} oftener right than others'"
     if record["control"] or beyond is None or beyond.value is None:
         return [f"{line}."]
-    return [f"{line}, {_points(beyond)} of which the training added to the public model's difference."]
+    return [f"{line}; less the public model's own difference {_points(beyond)}."]
 
 
 def _of_membership(record: Record) -> list[str]:
