@@ -717,7 +717,7 @@ def test_a_field_or_two_fewer_may_be_the_solvers_chance(before: int, after: int,
 
 @pytest.mark.parametrize(("documents", "read", "said", "odds"), [
     ("abcdef", 6, "Would have stopped what was tried here", "6 documents with 1.6 % probability"),
-    ("aaabbb", 6, "Read less or nothing, of too few documents to tell that from chance",
+    ("aaabbb", 6, "Read less or nothing, on too few documents to tell that from chance",
      "2 documents with 25 % probability"),
     ("abcdef", 1, "Read less or nothing, but by no more than chance explains", "6 documents with 50 % probability"),
 ])  # fmt: skip
@@ -728,7 +728,7 @@ def test_a_defence_that_may_have_done_nothing_is_not_said_to_stop(
     sides = [choice(spec, count, 0.1, severity, documents=documents)
              for spec, count, severity in (("none", read, "severe"), ("clip:norm=1", 0, "none"))]  # fmt: skip
     lines = advised(*sides)
-    assert said in lines and f"; one that does nothing takes as many off {odds})" in lines
+    assert said in lines and f"; chance takes as many off {odds})" in lines
     assert "would not have stopped" not in lines
 
 
@@ -745,7 +745,7 @@ def test_nothing_read_of_pages_of_which_nothing_was_read_before_stops_nothing() 
     assert half.context is not None
     del half.context.findings.fields[:3]
     lines = advised(plain, half)
-    assert "Read less or nothing, of too few documents to tell that from chance" in lines
+    assert "Read less or nothing, on too few documents to tell that from chance" in lines
 
 
 def test_advice_says_where_nothing_stops_it() -> None:

@@ -266,7 +266,7 @@ EFFECTS = {
     "in part": "Kept every field that counts from being read exactly, and not from being read in part",
     "lowered": "Lowered what was read",
     "chance": "Read less or nothing, but by no more than chance explains",
-    "few": "Read less or nothing, of too few documents to tell that from chance (of five or more it can be told)",
+    "few": "Read less or nothing, on too few documents to tell that from chance (it takes five)",
     "useless": "Did not lower what was read",
     "unsure": "Nothing was read, but it could not be told whether it helps",
 }
@@ -328,7 +328,7 @@ def _odds(plain: Choice | None, choice: Choice) -> str:
     if plain is None or sum(taken := _taken(plain, choice)) <= 0:
         return ""
     documents, percent = counted_words(len(taken), "document"), max(0.1, math.ceil(1000 * by_signs(taken)) / 10)
-    return f"; one that does nothing takes as many off {documents} with {percent:g} % probability"
+    return f"; chance takes as many off {documents} with {percent:g} % probability"
 
 
 def _why(choice: Choice) -> str:
