@@ -107,3 +107,13 @@ def test_models_and_pages_that_are_not_there(command: Command) -> None:
     assert (code, out) == (1, "") and "Did you mean 'vt5-start'" in err
     code, out, err = command("guard", "vt5-start", "--documents", "folder:nowhere")
     assert (code, out) == (1, "") and "nowhere" in err
+
+
+def test_a_setting_within_settings_is_named(tmp_path: Path) -> None:
+    """Both sides were cut off before what differs: "decoder {'activation_dropout': 0.0, 'activation_fun..."."""
+    load_model("donut-start").save(str(tmp_path))
+    told = json.loads((tmp_path / "config.json").read_text())
+    told["decoder"]["scale_embedding"] = not told["decoder"]["scale_embedding"]
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    (said,) = changed_settings(str(tmp_path), "donut-start")
+    assert said.startswith("config.json says decoder.scale_embedding ")

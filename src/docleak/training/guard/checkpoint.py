@@ -80,10 +80,19 @@ def tensors_of(source: str, loaded: DocumentModel) -> dict[str, Tensor]:
 
 def changed_settings(model: str, last: str) -> tuple[str, ...]:
     """Settings in config.json, or of adapters, that are not as they were, in words."""
-    now, before = _settings(model), _settings(last)
+    now, before = _one_by_one(_settings(model)), _one_by_one(_settings(last))
     names = sorted(key for key in now.keys() | before.keys() if key not in UNTOLD and now.get(key) != before.get(key))
-    files = {key: ADAPTER if key in SCALING else "config.json" for key in names}
+    files = {key: ADAPTER if key.split(".")[0] in SCALING else "config.json" for key in names}
     return tuple(f"{files[key]} says {key} {_short(now.get(key))}, and said {_short(before.get(key))}" for key in names)
+
+
+def _one_by_one(settings: dict[str, Any], within: str = "") -> dict[str, Any]:
+    """Settings within settings by their path, so that a change is named and not cut off."""
+    told: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = f"{within}{key}"
+        told |= _one_by_one(value, f"{name}.") if isinstance(value, dict) and value else {name: value}
+    return told
 
 
 def _settings(source: str) -> dict[str, Any]:
