@@ -295,6 +295,10 @@ def test_names_are_mapped_where_it_is_sure() -> None:
     assert naming({"0": (2, 3), "1": (3,)}, [SHAPES]) == {"0": "a.weight", "1": "a.bias"}
     layers = {"module.a._orig_mod.weight": (2, 3), "module.a._orig_mod._checkpoint_wrapped_module.bias": (3,)}
     assert naming(layers, [SHAPES]) == dict(zip(layers, SHAPES, strict=True)), "layers that were compiled one by one"
+    leaf = {"base_model.model.q._orig_mod.lora_A.docs.weight": (2, 3), "q._orig_mod.lora_B.docs.weight": (3, 2)}
+    assert {*naming(leaf, [lora]).values()} == {*lora}, "adapters of a layer that was compiled by itself"
+    copied = {"base_model._orig_mod.model.a._checkpoint_wrapped_module.modules_to_save.docs.bias": (3,)}
+    assert {*naming(copied, [SHAPES]).values()} == {"a.bias"}, "a copy within one, of a base that was compiled"
     assert naming({"1": (3,), "0": (2, 3)}, [SHAPES]) == {"0": "a.weight", "1": "a.bias"}
     assert naming({"0": (9,), "1": (3,)}, [SHAPES]) == {}, "other shapes: another model"
     assert naming({"module.a.bias": (4,)}, [SHAPES]) == {}

@@ -45,13 +45,13 @@ LONGEST_NAME = 200  # characters of a client's name once encoded; file systems e
 #: What every training of docleak's own says of itself, and what of that decides how its updates are audited.
 OWN_KEYS = ("seed", "holdout", "privacy", "secure")
 MEANT = ("privacy", "secure", "masked")
-#: What wrappers put before a parameter's name: DistributedDataParallel, torch.compile, Opacus, peft, Lightning.
-PREFIXES = ("module.", "_orig_mod.", "_module.", "base_model.model.", "model.")
+#: What wrappers put before a name: DistributedDataParallel, torch.compile, checkpoints, Opacus, peft, Lightning.
+PREFIXES = re.compile(r"^(?:(?:module|_orig_mod|_checkpoint_wrapped_module|_module|base_model\.model|model)\.)+")
 #: What stands within names: of peft, which leaves it out where it saves; of layers that were compiled or checkpointed.
 WITHIN = re.compile(
     r"\.modules_to_save\.[^.]+(?=\.|$)|(\.lora_(?:[AB]|magnitude_vector)(?=\.[^.]+\.)"
     r"|\.(?:lora_embedding_[AB]|trainable_tokens_delta)(?=\.[^.]+$))\.[^.]+"
-    r"|\b(?:_orig_mod|_checkpoint_wrapped_module)\."
+    r"|\.(?:_orig_mod|_checkpoint_wrapped_module)(?=\.)"
 )
 #: A position in a list instead of a name.
 NUMBERED = re.compile(r"(?:arr_|parameter_|param_)?(\d+)")
@@ -395,6 +395,4 @@ def _wrapper(found: Collection[str], bare: Collection[str]) -> str:
 
 def plain(name: str) -> str:
     """A parameter's name without what wrappers add to it."""
-    while prefix := next((one for one in PREFIXES if name.startswith(one)), ""):
-        name = name[len(prefix) :]
-    return WITHIN.sub(r"\1", name)
+    return PREFIXES.sub("", WITHIN.sub(r"\1", name))
