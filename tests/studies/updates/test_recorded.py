@@ -35,6 +35,7 @@ from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.secure import is_secure
 from docleak.studies.updates.sight import unseen
 from docleak.studies.updates.study import UpdatesStudy
+from docleak.studies.updates.told import unlike
 from docleak.studies.updates.verdict import _of_words, sentences
 from docleak.studies.updates.words import words_of
 from docleak.training.federated.capture import read_updates, write_update
@@ -377,6 +378,16 @@ def opened(
 def causes_of(case: UpdateCase) -> list[dict[str, Any]]:
     causes: list[dict[str, Any]] = check(case, words_of(case), dict)["causes"]
     return causes
+
+
+@pytest.mark.parametrize("decay", ["0.01", [0.01, 0.0]])
+def test_adams_decay_is_named_however_it_is_written(
+    decay: Any, folder: Path, stepped: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    """A text, as other settings may be, or one for each group of weights was left out in silence."""
+    said = {"optimiser": "Adam", "learning_rate": "0.05", "batch_size": 3, "epochs": 1, "weight_decay": decay}
+    case = opened(folder, tmp_path, "weights", *stepped, local="", **said)
+    assert f"adam's weight_decay {decay}, which" in unlike(case.update)[0]
 
 
 def test_rounds_of_which_nobody_said_how_they_trained_are_read(

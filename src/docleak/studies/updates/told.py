@@ -142,8 +142,8 @@ def unlike(update: CapturedUpdate) -> tuple[str, ...]:
     told = details.get("not_imitated")
     name = next((details[key] for key in ("optimiser", "optimizer") if details.get(key) is not None), "sgd")
     said = [] if _optimiser(name) in OPTIMISERS else [f"optimiser: {name}"]
-    if _optimiser(name) == "adam" and (decay := _number(details.get("weight_decay"))):
-        said.append(f"optimiser: adam's weight_decay {decay:g}, which it adds to the gradient")
+    if _optimiser(name) == "adam" and (decay := details.get("weight_decay") or 0) not in (0, "0", "0.0"):
+        said.append(f"optimiser: adam's weight_decay {decay}, which it adds to the gradient")
     said += [text for text in told if isinstance(text, str)] if isinstance(told, list) else []
     for key, text in (("momentum", "momentum {:g}"), ("proximal_mu", "FedProx's pull towards the start, mu {:g}")):
         said += [f"optimiser: {text.format(number)}"] if (number := _number(details.get(key))) else []
