@@ -382,3 +382,5 @@ def test_the_table_of_measures_says_of_how_many() -> None:
 def test_settings_in_a_list_are_no_python() -> None:
     rows = _settings({"attacks": [{"kind": "azk", "own_votes": False, "groups": ["G1", "G2"]}, {"kind": "apk"}]})
     assert rows == [("attacks", "kind azk, own votes no, groups G1, G2; kind apk")]
+    rows = _settings({"sizes": [[1, 2], [3]], "attacks": [{"kind": "azk", "guess": {}, "seeds": []}]})
+    assert rows == [("sizes", "1, 2; 3"), ("attacks", "kind azk, guess none, seeds none")]

@@ -232,9 +232,10 @@ def _settings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _setting(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name.replace('_', ' ')} {_setting(one)}" for name, one in value.items())
+        return ", ".join(f"{name.replace('_', ' ')} {_setting(one)}" for name, one in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return ("; " if any(isinstance(one, Mapping) for one in value) else ", ").join(map(_setting, value)) or "none"
+        parted = "; " if any(isinstance(one, Mapping | list | tuple) for one in value) else ", "
+        return parted.join(map(_setting, value)) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "not set" if value in (None, "") else str(value)
