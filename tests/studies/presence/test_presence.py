@@ -18,7 +18,7 @@ from docleak.report.page import write_report
 from docleak.studies.engine import carry_out
 from docleak.studies.presence.config import PresenceConfig
 from docleak.studies.presence.pages import deal
-from docleak.studies.presence.reading import OTHERS, SCORES, cutoff_of, rows_of, told
+from docleak.studies.presence.reading import OLDER, OTHERS, SCORES, cutoff_of, rows_of, told
 from docleak.studies.presence.study import PresenceStudy
 from docleak.studies.registry import read_runs, report_on
 
@@ -177,3 +177,14 @@ def test_pages_of_a_provider_stand_or_fall_together(providers: int, most: float,
         if providers == 1:
             assert measure.estimate.high is None and ALONE in part.sentence, "no interval is none from 0 to 0"
     assert told_apart <= most * draws
+
+
+def test_a_run_that_does_not_say_whose_its_pages_are_says_so(tmp_path: Path) -> None:
+    """Its interval was printed as one over providers."""
+    record = null_record(np.random.default_rng(0), 2, 10)
+    for said, whose in ((False, True), (True, False)):
+        if not whose:
+            record |= {kind: [{s: page[s] for s in SCORES} for page in record[kind]] for kind in ("inside", "outside")}
+        run = SimpleNamespace(path=tmp_path, config=asdict(PresenceConfig()), info={}, units=lambda one=record: [one])
+        _, part, measure = rows_of(run, np.random.default_rng(0))  # type: ignore[arg-type]
+        assert (OLDER.removesuffix(".") in part.sentence, OLDER in measure.doubts) == (said, said)

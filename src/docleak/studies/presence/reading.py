@@ -62,6 +62,13 @@ LIMITS = (
 )
 
 
+#: Of runs without "whose".
+OLDER = (
+    "An older docleak did not record whose these pages are, so that AUC's intervals take each for itself, and are too "
+    "narrow where a provider has several: ask again."
+)
+
+
 def read_presence(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
     """A row per run, two where providers are asked about; those of all rounds together."""
     told_of = [rows_of(run, rng) for run in runs]
@@ -164,7 +171,8 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part, Measur
         said.append(f"There is no interval: {best.why or 'one of a side is too few'}")
     elif low <= 0.5:
         said.append(f"By intervals that hold for all {len(seen)} scores that see the update none is above 1/2")
-    turned = _turned(seen)
+    pages = [] if c.get("per_provider") else [page for r in records for page in (*r["inside"], *r["outside"])]
+    turned = (*_turned(seen), *([OLDER] if any("whose" not in page for page in pages) else []))
     said += [doubt.removesuffix(".") for doubt in turned]
     severity = Severity.SEVERE if low >= 0.75 else Severity.PARTIAL if low > 0.5 else Severity.UNTOLD
     label = f"{'Providers' if c.get('per_provider') else 'Pages'} told apart" if low > 0.5 else ""
