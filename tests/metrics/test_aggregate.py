@@ -175,6 +175,15 @@ def test_intervals_over_fields_would_not() -> None:
     assert max(coverage(20, by_field=True, repeats=80)) < 0.85
 
 
+def test_ends_are_numbers_that_there_are() -> None:
+    """Over two documents Student's interval of an MSE of 100 began at -535."""
+    far, near = replace(page("a", [True], psnr=99.0), mse=150.0, fft2d=0.9, ssim=0.9), page("b", [True])
+    estimates = table([far, replace(near, mse=50.0, fft2d=0.1, ssim=-0.9)])
+    ends = {name: (of.low, of.high) for name, of in estimates.items()}
+    assert ends["mse"][0] == 0.0 and ends["psnr"][1] == 100.0
+    assert ends["fft2d"] == (0.0, 1.0) and ends["ssim"] == (-1.0, 1.0)
+
+
 def test_different_engines_are_not_mixed() -> None:
     with pytest.raises(RunError, match="different OCR engines"):
         table([page("a", [True]), replace(page("b", [True]), engine="other 2")])

@@ -6,6 +6,7 @@ Statistics are kept per field and per page (``PageScore``, saved as JSON); every
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from docleak.documents.scrub import private_mask
 from docleak.errors import DocumentError, RunError
 from docleak.files import shaped
 from docleak.metrics.estimate import Estimate, ratio_interval
-from docleak.metrics.image import box_slices, fft2d_distance, mse, psnr_from_mse, ssim
+from docleak.metrics.image import PSNR_CAP_DB, box_slices, fft2d_distance, mse, psnr_from_mse, ssim
 from docleak.metrics.ocr import OcrEngine, Reading, read_inked
 from docleak.metrics.text import exact, fuzz_ratio, normalise
 
@@ -141,7 +142,8 @@ def aggregate(
     pages and fields of a document stand or fall together, with the percentiles widened for few documents as Hesterberg
     (2015, section 4.3, "expanded percentile") does; simulated, a 95 % interval held the truth 94 % of the time with 8
     documents or more. A share's interval over fewer than six is no narrower than the exact one of so many documents
-    that are alike (``ratio_interval``). Where all fields of some resamples are 0, or 1, these see no risk: the free
+    that are alike, and that of other numbers no narrower than Student's, within what these can be
+    (``ratio_interval``). Where all fields of some resamples are 0, or 1, these see no risk: the free
     end is at least the exact binomial bound for so many documents that are alike (``share_ends``), so 0 of 10 is not
     printed as "0 to 0". One document gives no interval. What was not scored is counted, and does not enter.
     Raises ValueError for a level outside (0, 1), RunError if the scores come from different OCR engines.
@@ -162,6 +164,8 @@ def aggregate(
         sums = np.array([sum(values) for values in by_document.values()])
         counts = np.array([len(values) for values in by_document.values()])
         low, high = ratio_interval(sums, counts, rng, level, resamples, share=name in ("binary", "fuzz_ratio"))
+        least, most = _RANGE.get(name, (0.0, 1.0))
+        low, high = (None, None) if low is None or high is None else (max(low, least), min(high, most))
         value = float(sums.sum() / counts.sum()) if len(sums) else None
         estimates[name] = Estimate(value, low, high, scored, len(sums), n - scored)
     return estimates
@@ -172,6 +176,8 @@ def page_values(score: PageScore, column: str) -> list[float]:
     return _COLUMNS[column][0](score) if column in _COLUMNS else []
 
 
+#: column -> the least and the greatest that it can be, where these are not 0 and 1.
+_RANGE = {"psnr": (-math.inf, PSNR_CAP_DB), "mse": (0.0, math.inf), "ssim": (-1.0, 1.0)}
 #: column -> the values of a page that enter its mean, and whether a field was scored for it.
 _COLUMNS: dict[str, tuple[Callable[[PageScore], list[float]], Callable[[FieldScore], bool]]] = {
     "psnr": (lambda page: _present([page.psnr]), lambda field: field.psnr is not None),
