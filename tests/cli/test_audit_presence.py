@@ -135,7 +135,7 @@ def test_scores_that_are_surely_lower_for_what_is_inside_are_no_low_number(tmp_p
     """Who sees that turns the score round: an AUC of 0 tells as much as one of 1."""
     record: dict[str, Any] = {"rank": 1, "width": 2}
     for kind in ("inside", "outside", "controls"):
-        record[kind] = [dict.fromkeys(SCORES, n - 50.0 * (kind == "inside")) for n in range(24)]
+        record[kind] = [{**dict.fromkeys(SCORES, n - 50.0 * (kind == "inside")), "whose": ""} for n in range(24)]
     config = {"pages": 48, "batch_size": 24, "seed": 5, "per_provider": 0, "model": "m", "optimiser": "sgd",
               "local_steps": 1, "precision": "float32"}  # fmt: skip
     run = SimpleNamespace(path=tmp_path, config=config, info={}, units=lambda: [record])
