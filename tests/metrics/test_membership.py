@@ -99,6 +99,21 @@ def test_perfect_attacks_are_not_certain() -> None:
     assert rates(nearly, nearly > 0.7, members)["f1"].low <= 0.025 ** (1 / 10), "one miss is no surer than none"
 
 
+@pytest.mark.parametrize(("inside", "outside", "allowed"), [(300, 100, 0.01), (100, 12, 0.1), (20, 200, 0.01)])
+def test_scores_that_know_nothing_are_seldom_surely_above_a_low_false_positive_rate(
+    inside: int, outside: int, allowed: float
+) -> None:
+    """Of many members and few others the threshold lies at one of these: the lower end was above it in 8 to 13 %."""
+    rng, name, above = np.random.default_rng(0), f"tpr_at_{100 * allowed:.0f}_fpr", 0
+    members = np.arange(inside + outside) < inside
+    for _ in range(200):
+        scores = rng.random(len(members))
+        above += (rates(scores, scores > 0.5, members, resamples=100)[name].low or 0) > allowed
+    assert above <= 0.05 * 200
+    told = rates(members + rng.random(len(members)) / 2, members, members)[name]
+    assert told.value == 1.0 and (told.low or 0) > 0.6, "what is told apart stays told"
+
+
 @pytest.mark.parametrize(("inside", "outside", "share"), [(3, 30, 0.5), (100, 12, 0.1)])
 def test_a_class_whose_scores_are_all_equal_is_not_certain(inside: int, outside: int, share: float) -> None:
     """Scores of two values that know nothing: resamples of equal ones never differ, and AUCs of 1/2 were excluded, to

@@ -74,7 +74,8 @@ def membership_rates(
     members and non-members resampled apart since who made the split set their numbers, with the percentiles widened for
     few providers as in ``score.aggregate``. Resamples that are 0, or 1, see no risk: the free end is then at least the
     exact bound for as many trials as the smaller class has providers (``share_ends``); so do those of an AUC where all
-    scores of a class are equal (``alike_ends``). A class of one gives no bootstrap.
+    scores of a class are equal (``alike_ends``). A class of one gives no bootstrap. A true positive rate is above its
+    false positive rate only if chance does not explain it (``_by_chance``): resamples keep near the threshold that is.
     A rate that too few non-members resolve has no value; its ``why`` says so.
     Raises AttackError if only one class is there, the lengths differ, or a score is not finite.
     """
@@ -92,8 +93,8 @@ def membership_rates(
     }
     inside, outside = rows[:, None, truth], rows[:, None, ~truth]  # (2, 1, members), (2, 1, non-members)
     measured: dict[str, Measure] = {"auc": _auc, "f1": _f1}
-    for allowed in LOW_RATES:
-        name = f"tpr_at_{100 * allowed:.0f}_fpr"
+    limits = {f"tpr_at_{100 * allowed:.0f}_fpr": allowed for allowed in LOW_RATES}
+    for name, allowed in limits.items():
         if _false_positives(allowed, n_out) < 1:
             needed = math.ceil(1 / allowed - 1e-9)
             why = f"{n_out} non-members cannot resolve a false positive rate of {allowed:.0%}: it takes {needed}"
@@ -103,7 +104,10 @@ def membership_rates(
     drawn = _bootstrap(inside, outside, list(measured.values()), rng, resamples)
     for (name, measure), draws in zip(measured.items(), drawn, strict=True):
         value = float(measure(inside, outside)[0])
-        rates[name] = rate(value, *_interval(value, draws, min(n_in, n_out), level))
+        low, high = _interval(value, draws, min(n_in, n_out), level)
+        if low and (limit := limits.get(name)) and _by_chance(value, n_in, n_out, limit) > (1 - level) / 2:
+            low = min(low, limit)
+        rates[name] = rate(value, low, high)
     rates["auc"] = alike_ends(rates["auc"], [(scores[truth], n_in), (scores[~truth], n_out)], level)
     return rates
 
@@ -191,6 +195,15 @@ def _tpr_at(allowed: float) -> Measure:
         return np.asarray((inside[0] > threshold[:, None]).mean(axis=1))
 
     return measure
+
+
+def _by_chance(rate: float, n_in: int, n_out: int, allowed: float) -> float:
+    """How often scores that know nothing find so many members, or more, before one non-member too many (negative
+    hypergeometric: so many draws in any order, with no more non-members among them than are allowed)."""
+    from scipy.stats import hypergeom  # takes half a second
+
+    hits, spared = round(rate * n_in), _false_positives(allowed, n_out)
+    return float(hypergeom.cdf(spared, n_in + n_out, n_out, hits + spared))
 
 
 def _false_positives(allowed: float, others: int) -> int:

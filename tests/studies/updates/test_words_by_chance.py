@@ -37,7 +37,8 @@ def told(client: Any, others: Any) -> dict[str, Any]:
     """A record of a bag of which little is right: of each page, how many of its FIELDS are told."""
     pages = {"client": [[int(n), FIELDS] for n in client], "pages": [[int(n), FIELDS] for n in others]}
     (mine, of), (held, among) = (np.sum(pages[key], axis=0).tolist() for key in ("client", "pages"))
-    bag = words_with(found=400, right=9, precision=0.02, recall=0.3, fields=[mine, of], control=[held, among])
+    bag = words_with(found=400, right=9, precision=0.02, recall=0.3, fields=[mine, of], control=[held, among],
+                     control_missed=[0.3] * 12)  # fmt: skip
     return record_of({**bag, "beside": {"whose": "others", **pages}}, "failed")
 
 
@@ -72,6 +73,18 @@ def test_a_report_of_many_clients_says_how_many_leaks_chance_makes_of_them() -> 
     whole = record_of(words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[6, 6]))
     assert part_of(whole).severity is Severity.SEVERE and part_of(whole).chance == 0.0, "no test decides that"
     assert part_of(record_of(words_with())).chance == 0.0
+
+
+def test_fewer_tokens_lacked_than_of_twelve_sets_of_made_up_pages_is_no_test_at_one_in_twenty() -> None:
+    """Of thirteen alike one lacks the fewest: "at most 5 %" was said of it."""
+    bag = words_with(found=30, right=29, precision=0.96, recall=0.96, control_missed=[0.3] * 12)
+    by_tokens = part_of(record_of(bag, "failed"))
+    assert by_tokens.severity is Severity.SEVERE and by_tokens.chance == pytest.approx(1 / 13)
+    either = {**bag, "beside": {"whose": "others", "client": [[1, 6]], "pages": [[1, 6]] * 19}}
+    assert part_of(record_of(either, "failed")).chance == pytest.approx(0.05 + 1 / 13)
+    assert "at most 13 %: if nothing leaked, that would be 2.5 of 20 on average" in chance_of_many(
+        [part_of(record_of(either, "failed"))] * 2 + [part_of(told([1] * 3, [1] * 20))] * 18
+    )
 
 
 @pytest.mark.parametrize(

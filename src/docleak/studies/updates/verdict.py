@@ -139,13 +139,16 @@ def part_of(record: Mapping[str, Any]) -> Part:
 
 
 def _chance(record: Mapping[str, Any]) -> float:
-    """How often chance alone calls it a leak, at most: 0 where it was held against no other pages, or is a leak without
-    that."""
+    """How often chance alone calls it a leak, at most, by the two routes of ``beyond_chance`` together: 0 where it was
+    held against no other pages, or is a leak without that. Of m sets of made-up pages and these ones each is the best
+    as often."""
     words, beside = record["words"], record["words"].get("beside", {})
-    if not words.get("found") or not (beside.get("whose") or words.get("control_missed")):
+    sets = len(words.get("control_missed", ()))
+    chance = (BY_CHANCE if beside.get("whose") else 0.0) + (1 / (1 + sets) if sets else 0.0)
+    if not words.get("found") or not chance:
         return 0.0
     blank = {"control_missed": (), "beside": {"whose": "nobody's", "client": (), "pages": ()}}
-    return 0.0 if severity_of({**record, "words": {**words, **blank}}) in LEAKS else BY_CHANCE
+    return 0.0 if severity_of({**record, "words": {**words, **blank}}) in LEAKS else chance
 
 
 def _unwritten(words: Mapping[str, Any]) -> str:

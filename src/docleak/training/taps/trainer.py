@@ -165,19 +165,16 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         """The model that the audit is to load, and how many of its parameters were not trained; of adapters a folder
         beside the updates, which names their base."""
         active = _active(model)
-        of = {name: p for name, p in model.named_parameters() if not active or active[0] in name.split(".")}
-        count = sum(not parameter.requires_grad for parameter in of.values())
-        frozen = {"frozen": count} if count else {}
-        if not active:
-            name = str(getattr(model, "name_or_path", "") or "")
-            return {
-                **({"model": str(Path(name).absolute()) if Path(name).is_dir() else name} if name else {}),
-                **frozen,
-            }
-        folder = self.recorder.folder / "model"
-        model.save_pretrained(str(folder))
-        inner = folder.joinpath(*active)  # where peft keeps those that have a name of their own
-        return {"model": str(inner if inner.is_dir() else folder), **frozen}
+        sent = (p for name, p in model.named_parameters() if not active or active[0] in name.split("."))
+        source: dict[str, Any] = {"frozen": count} if (count := sum(not p.requires_grad for p in sent)) else {}
+        if active:
+            folder = self.recorder.folder / "model"
+            model.save_pretrained(str(folder))
+            inner = folder.joinpath(*active)  # where peft keeps those that have a name of their own
+            source["model"] = str(inner if inner.is_dir() else folder)
+        elif name := str(getattr(model, "name_or_path", "") or ""):
+            source["model"] = str(Path(name).absolute()) if Path(name).is_dir() else name
+        return source
 
 
 def labels_of(inputs: Mapping[str, Any], tokenizer: Any) -> str:
