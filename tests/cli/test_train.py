@@ -268,7 +268,7 @@ def test_a_deployment_is_written_and_checked(command: Command, tmp_path: Path) -
 def test_a_silos_limits_are_shown_and_set(command: Command, tmp_path: Path) -> None:
     (tmp_path / "pages").mkdir()
     code, _, err = command("deploy", "silo", "pages", "--epsilon", 8)
-    assert code == 1 and "has no limits yet; to set them, give all: --delta --noise-std" in err
+    assert code == 1 and "has no limits yet; to set them, give --delta --noise-std" in err
     everything = ("--epsilon", 8, "--delta", 1e-5, "--noise-std", 0.3, "--clients", 3, "--unit", "provider",
                   "--clip-norm", 0.5, "--denominator", 4)  # fmt: skip
     code, out, err = command("deploy", "silo", "pages", *everything)

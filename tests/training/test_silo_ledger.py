@@ -225,6 +225,14 @@ def test_a_floor_is_not_taken_away_with_its_files(left: str, tmp_path: Path) -> 
         change_limits(tmp_path, asdict(LIMITS))
 
 
+def test_a_silo_without_limits_says_what_to_give(tmp_path: Path) -> None:
+    every = "--epsilon --delta --noise-std --clients --unit --clip-norm --denominator"
+    with pytest.raises(PrivacyError, match=rf"has no limits yet; to set them, give {every}\.$"):
+        change_limits(tmp_path, {})
+    with pytest.raises(PrivacyError, match=r"to set them, give --noise-std, too\.$"):
+        change_limits(tmp_path, {name: value for name, value in asdict(LIMITS).items() if name != "noise_std"})
+
+
 def test_limits_are_set_where_the_first_setting_was_stopped(tmp_path: Path) -> None:
     for stopped_before in ("limits.json", "witness.json"):
         change_limits(tmp_path, asdict(LIMITS))

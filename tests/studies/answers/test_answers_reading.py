@@ -301,3 +301,11 @@ def test_how_many_questions_a_provider_is_asked_is_no_membership() -> None:
         assert ("ask as many of each" in " ".join(sentences(held))) is (severity == "untold")
     better = record(0.0, 0.6, 0.05)
     assert severity_of({**better, "membership": {**better["membership"], "scores": asked, "coins": 0.0}}) == "partial"
+
+
+def test_a_training_without_privacy_is_said_once() -> None:
+    """The claim of a lineage begins with the words that the sentence begins with."""
+    bill = {"epsilon": None, "claim": "no differential privacy: trained without it (federated). Its start is public."}
+    record = {"label": "x", "control": False, "bill": bill, "membership": {"remarks": {}, "numbers": {}, "rates": {}}}
+    said = [line for line in sentences(record) if "differential privacy" in line]
+    assert said == ["It claims no differential privacy: trained without it (federated). Its start is public."]

@@ -321,7 +321,8 @@ def _of_privacy(record: Record) -> list[str]:
     if bill["epsilon"] is not None:
         lines.append(f"Claimed: {bill['claim']}")
     elif not record["control"]:
-        lines.append(f"It claims no differential privacy: {bill['claim']}".removesuffix(": "))
+        none = "no differential privacy: "
+        lines.append(f"It claims {none}{bill['claim'].removeprefix(none)}".removesuffix(": "))
     return lines
 
 

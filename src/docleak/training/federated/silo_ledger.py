@@ -229,7 +229,8 @@ def change_limits(folder: Path, changes: Mapping[str, object]) -> SiloLedger:
             settings = {"evaluation": False, **changes}
             if missing := [field.name for field in fields(SiloLimits) if field.name not in settings]:
                 options = " ".join(f"--{name.replace('_', '-')}" for name in missing)
-                raise PrivacyError(f"{folder} has no limits yet; to set them, give all: {options} is missing.")
+                too = ", too" if changes else ""
+                raise PrivacyError(f"{folder} has no limits yet; to set them, give {options}{too}.")
             ledger = SiloLedger(_limits_of(settings))
             ledger.save(folder)
         if not kept or changes:
