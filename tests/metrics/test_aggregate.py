@@ -13,7 +13,7 @@ from scipy.stats import beta
 
 from docleak.errors import RunError
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
-from docleak.metrics.estimate import by_signs, ratio, ratio_interval
+from docleak.metrics.estimate import by_signs, ratio, ratio_interval, skewed
 
 COLUMNS = {"psnr", "mse", "fft2d", "ssim", "binary", "fuzz_ratio"}
 
@@ -171,6 +171,27 @@ def test_intervals_hold_the_truth_as_often_as_they_say(documents: int) -> None:
     assert min(coverage(documents, by_field=False)) >= 0.91
 
 
+@pytest.mark.parametrize(("documents", "most"), [(5, 0.09), (8, 0.08), (20, 0.06)])
+def test_numbers_of_a_long_tail_are_within_their_interval(documents: int, most: float) -> None:
+    """Of 600 exponential draws over 5, 8 and 20 documents 12.3, 11.5 and 7.8 % of the intervals missed the mean."""
+    rng, repeats = np.random.default_rng(8), 600
+    draws, once = rng.exponential(size=(repeats, documents)), np.ones(documents, dtype=np.int64)
+    ends = [ratio_interval(of, once, rng, 0.95, 200, share=False) for of in draws]
+    missed = sum(low is None or high is None or not low <= 1 <= high for low, high in ends)
+    assert missed <= most * repeats
+
+
+def test_a_skewed_interval_is_students_where_there_is_no_skewness_and_none_without_spread() -> None:
+    """By hand: of 1, 2, 3 Student's reaches 4.303 / sqrt(3) to both sides; a tail above moves both ends up."""
+    low, high = skewed(2.0, np.array([-1.0, 0.0, 1.0]), 0.95)
+    assert (low, high) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-4)
+    tail = np.array([-1.0, -1.0, -1.0, -1.0, 4.0])
+    bent, plain = skewed(0.0, tail, 0.95), skewed(0.0, tail, 0.95, skewness=0.0)
+    assert bent[0] > plain[0] and bent[1] > plain[1]
+    assert skewed(0.0, -tail, 0.95) == pytest.approx((-bent[1], -bent[0]))
+    assert skewed(3.0, np.zeros(4), 0.95) == (3.0, 3.0)
+
+
 def test_intervals_over_fields_would_not() -> None:
     assert max(coverage(20, by_field=True, repeats=80)) < 0.85
 
@@ -182,6 +203,8 @@ def test_ends_are_numbers_that_there_are() -> None:
     ends = {name: (of.low, of.high) for name, of in estimates.items()}
     assert ends["mse"][0] == 0.0 and ends["psnr"][1] == 100.0
     assert ends["fft2d"] == (0.0, 1.0) and ends["ssim"] == (-1.0, 1.0)
+    told = Estimate(0.9, 0.2, 1.3, 6).within(-1.0, 1.0)
+    assert (told.low, told.high) == (0.2, 1.0) and Estimate(0.9).within(-1.0, 1.0) == Estimate(0.9)
 
 
 def test_different_engines_are_not_mixed() -> None:

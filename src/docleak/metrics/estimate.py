@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from scipy.special import betaincinv, ndtr, stdtrit
 
 #: Groups from which resampling tells enough; that all of five moved one way has by chance a probability of 1/16.
 FEWEST = 6
+#: Skewness below which there is none.
+TINY = 1e-6
 #: Groups drawn at once by the bootstrap, which bounds its memory.
 DRAWS_AT_ONCE = 1_000_000
 
@@ -53,6 +55,12 @@ class Estimate:
         """The inverse of ``to_json``."""
         return cls(**saved)
 
+    def within(self, least: float, most: float) -> Estimate:
+        """With ends between the ``least`` and the greatest that the number can be."""
+        return self if self.low is None or self.high is None else replace(
+            self, low=max(self.low, least), high=min(self.high, most)
+        )  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; the words are left out where there are none."""
         return {name: value for name, value in asdict(self).items() if value != ""}
@@ -91,9 +99,9 @@ def ratio_interval(
     """Interval of sum(sums) / sum(counts) over groups, (G,) each, as in ``score.aggregate``; None with fewer than two.
 
     ``share`` says that every value lies in 0..1. Its interval over fewer than FEWEST groups is no narrower than the
-    exact one of as many that are all alike, for resamples stay between the least and the greatest group; that of other
-    numbers no narrower than Student's (of two that lie around the truth one half of the draws has both on one side).
-    Groups of which nothing was counted are none.
+    exact one of as many that are all alike, for resamples stay between the least and the greatest group. That of other
+    numbers is no narrower than Student's over so few (of two that lie around the truth one half of the draws has both
+    on one side), and than ``skewed`` over any. Groups of which nothing was counted are none.
     """
     sums, counts = sums[counts > 0], counts[counts > 0]
     n = len(sums)
@@ -110,11 +118,35 @@ def ratio_interval(
     value = float(sums.sum() / counts.sum())
     if share:
         return share_interval(low, high, value, n, level)
+    apart = (sums - value * counts) / counts.mean()
+    ends = [skewed(value, apart, level)]
     if n < FEWEST:
-        deviation = math.sqrt(n / (n - 1) * float(((sums - value * counts) ** 2).sum())) / float(counts.sum())
-        reach = float(stdtrit(n - 1, (1 + level) / 2)) * deviation
-        low, high = min(low, value - reach), max(high, value + reach)
-    return low, high
+        ends.append(skewed(value, apart, level, skewness=0.0))
+    return min(low, *(end for end, _ in ends)), max(high, *(end for _, end in ends))
+
+
+def skewed(
+    value: float, apart: NDArray[np.float64], level: float, skewness: float | None = None
+) -> tuple[float, float]:
+    """Student's interval of a mean of groups that lie so far ``apart`` (G,) from it, transformed for their skewness
+    (Hall, 1992, "On the removal of skewness by transformation", the cubic one, which no skewness makes fold over);
+    Student's own for a ``skewness`` of 0.
+
+    Few groups of a long tail lack it: their mean is too low, and so is their spread.
+    """
+    n = len(apart)
+    spread = math.sqrt(float((apart**2).mean()))
+    if not spread:
+        return value, value
+    if skewness is None:
+        skewness = float((apart**3).mean()) / spread**3
+    reach, scale = float(stdtrit(n - 1, (1 + level) / 2)) / math.sqrt(n), spread * math.sqrt(n / (n - 1))
+
+    def transformed(at: float) -> float:
+        at -= skewness / (6 * n)
+        return float(np.cbrt(1 + skewness * at) - 1) * 3 / skewness if abs(skewness) > TINY else at
+
+    return value - scale * transformed(reach), value - scale * transformed(-reach)
 
 
 def clopper_pearson(hits: float, n: int, level: float = 0.95) -> tuple[float, float]:

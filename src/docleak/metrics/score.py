@@ -142,10 +142,11 @@ def aggregate(
     pages and fields of a document stand or fall together, with the percentiles widened for few documents as Hesterberg
     (2015, section 4.3, "expanded percentile") does; simulated, a 95 % interval held the truth 94 % of the time with 8
     documents or more. A share's interval over fewer than six is no narrower than the exact one of so many documents
-    that are alike, and that of other numbers no narrower than Student's, within what these can be
-    (``ratio_interval``). Where all fields of some resamples are 0, or 1, these see no risk: the free
-    end is at least the exact binomial bound for so many documents that are alike (``share_ends``), so 0 of 10 is not
-    printed as "0 to 0". One document gives no interval. What was not scored is counted, and does not enter.
+    that are alike, that of other numbers no narrower than Student's, and over any number of documents than one that is
+    transformed for skewness, within what these can be (``ratio_interval``). Where all fields of some resamples are 0,
+    or 1, these see no risk: the free end is at least the exact binomial bound for so many documents that are alike
+    (``share_ends``), so 0 of 10 is not printed as "0 to 0". One document gives no interval. What was not scored is
+    counted, and does not enter.
     Raises ValueError for a level outside (0, 1), RunError if the scores come from different OCR engines.
     """
     if not 0 < level < 1 or resamples < 1:
@@ -164,10 +165,9 @@ def aggregate(
         sums = np.array([sum(values) for values in by_document.values()])
         counts = np.array([len(values) for values in by_document.values()])
         low, high = ratio_interval(sums, counts, rng, level, resamples, share=name in ("binary", "fuzz_ratio"))
-        least, most = _RANGE.get(name, (0.0, 1.0))
-        low, high = (None, None) if low is None or high is None else (max(low, least), min(high, most))
         value = float(sums.sum() / counts.sum()) if len(sums) else None
-        estimates[name] = Estimate(value, low, high, scored, len(sums), n - scored)
+        estimate = Estimate(value, low, high, scored, len(sums), n - scored)
+        estimates[name] = estimate.within(*_RANGE.get(name, (0.0, 1.0)))
     return estimates
 
 

@@ -96,7 +96,7 @@ def beyond(target: Subset, public: Subset, rng: np.random.Generator) -> Estimate
     if why := target.accuracy.why or public.accuracy.why:
         return Estimate(None, why=why)
     both = {name: (right - public.right[name], 1) for name, right in target.right.items()}
-    return share_of(both, rng, of="providers", share=False)
+    return share_of(both, rng, of="providers", share=False).within(-1.0, 1.0)
 
 
 def features_of(attack: AnswersAttack) -> tuple[str, ...]:
