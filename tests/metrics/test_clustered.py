@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from docleak.metrics.clustered import ALONE, over_providers
-from docleak.metrics.estimate import Estimate
+from docleak.metrics.clustered import ALONE, over_providers, share_over_providers
+from docleak.metrics.estimate import Estimate, clopper_pearson
 from docleak.metrics.membership import Bools, Floats, membership_rates
 
 AUC, TPR = "auc", "tpr_at_10_fpr"
@@ -81,3 +81,17 @@ def test_weighted_rates_are_those_of_the_documents_repeated() -> None:
         expected = rates_of(np.repeat(scores, row), np.repeat(members, row))
         for name in (AUC, TPR):
             assert _of(name, scores, members, row[None].astype(float))[0] == pytest.approx(expected[name].value)
+
+
+def test_a_share_of_documents_is_over_their_providers_too() -> None:
+    """Eight of ten documents right: of two providers, of one, and of ten."""
+    hits, plain = np.array([1.0] * 8 + [0.0] * 2), Estimate(0.8, *clopper_pearson(8, 10), 10, 10)
+
+    def told(providers: list[str]) -> Estimate:
+        return share_over_providers(plain, hits, providers, rng=np.random.default_rng(0), level=0.95, resamples=300)
+
+    assert told([""] * 10) == told([f"p{i}" for i in range(10)]) == plain
+    two, alone = told(["a"] * 5 + ["b"] * 5), told(["a"] * 10)
+    assert two.value == 0.8 and two.groups == 2
+    assert two.low is not None and two.low <= clopper_pearson(1.6, 2)[0] and two.high == 1.0
+    assert (alone.low, alone.high, alone.groups, alone.why) == (None, None, 1, ALONE)

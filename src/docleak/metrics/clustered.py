@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, expanded_tail, share_ends
+from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, expanded_tail, ratio_of, share_ends
 from docleak.metrics.membership import LOW_RATES, Bools, Floats, alike_ends
 
 #: Where one provider has all documents of a side, and none of the other's.
@@ -49,6 +49,23 @@ def over_providers(
         widened[name] = replace(one, low=min(low, one.low), high=max(high, one.high), groups=len(inside | outside))
     sides = [(scores[members], len(inside)), (scores[~members], len(outside))]
     return {name: alike_ends(one, sides, level) if name == "auc" else one for name, one in widened.items()}
+
+
+def share_over_providers(
+    share: Estimate, hits: Floats, providers: Sequence[str], *, rng: np.random.Generator, level: float, resamples: int
+) -> Estimate:
+    """``share``, the mean of ``hits`` (documents,), with the wider of two intervals: its own, over documents, and one
+    over ``providers`` ("" is nobody's), which are resampled whole. Nothing changes where none has two documents."""
+    groups: dict[str, list[float]] = {}
+    for number, (name, hit) in enumerate(zip(providers, hits, strict=True)):
+        groups.setdefault(name or f" {number}", []).append(float(hit))
+    if len(groups) == len(hits):
+        return share
+    over = ratio_of(groups.values(), rng, level=level, resamples=resamples)
+    if None in (over.low, over.high, share.low, share.high):
+        return replace(share, low=None, high=None, groups=len(groups), why=share.why or ALONE)
+    assert over.low is not None and over.high is not None and share.low is not None and share.high is not None
+    return replace(share, low=min(share.low, over.low), high=max(share.high, over.high), groups=len(groups))
 
 
 def _drawn(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from docleak.documents.loaders import SYNTHETIC
 from docleak.errors import RunError
-from docleak.metrics.clustered import over_providers
+from docleak.metrics.clustered import over_providers, share_over_providers
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.report.measure import PRESENCE, RESAMPLES, Measure
@@ -64,8 +64,8 @@ LIMITS = (
 
 #: Of runs without "whose".
 OLDER = (
-    "An older docleak did not record whose these pages are, so that AUC's intervals take each for itself, and are too "
-    "narrow where a provider has several: ask again."
+    "An older docleak did not record whose these pages are, so that intervals take each for itself, and are too narrow "
+    "where a provider has several: ask again."
 )
 
 
@@ -74,7 +74,7 @@ def read_presence(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
     told_of = [rows_of(run, rng) for run in runs]
     rows, parts = [row for group, _, _ in told_of for row in group], [part for _, part, _ in told_of]
     what = "provider" if all(run.config.get("per_provider") for run in runs) else "page"
-    apart = "those in updates and others apart, AUC's also over their providers; those of a round share one update."
+    apart = "those in updates and others apart, also over their providers; those of a round share one update."
     caption = f"95 % intervals over {what}s, {apart}"
     table = Table("Presence in an update", COLUMNS, rows, caption, first="model, optimiser, steps x pages, sent as")
     return Reading(
@@ -270,10 +270,13 @@ def told(
         for kind in ("inside", "outside", "controls")
     )
     scores, members = np.concatenate([inside, outside]), np.arange(len(inside) + len(outside)) < len(inside)
-    rates = membership_rates(scores, scores > cutoff_of(score, scores, controls), members, rng=rng, level=level)
+    called = scores > cutoff_of(score, scores, controls)
+    rates = membership_rates(scores, called, members, rng=rng, level=level)
     whose = [page.get("whose") or "" for kind in ("inside", "outside") for one in records for page in one[kind + which]]
     rates |= over_providers({"auc": rates["auc"]}, scores, members, whose, rng=rng, level=level, resamples=RESAMPLES)
-    right = rates["accuracy"]
+    right = share_over_providers(
+        rates["accuracy"], (called == members).astype(float), whose, rng=rng, level=level, resamples=RESAMPLES
+    )
     value, low, high = (None if one is None else 1 - one for one in (right.value, right.high, right.low))
     of = "providers" if any("inside" + OTHERS in record for record in records) else "pages"
     return replace(rates["auc"], of=of), replace(right, value=value, low=low, high=high, of=of)
