@@ -73,7 +73,8 @@ def network(folder: Path) -> Any:
 
 def trained_by_trainer(
     folder: Path, out: Path, model: Any, resume: str | None = None, *, callbacks: Sequence[Any] = (),
-    again: bool = False, optimizers: tuple[Any, Any] = (None, None), **settings: Any,
+    again: bool = False, optimizers: tuple[Any, Any] = (None, None),
+    compute_loss_func: Any = None, **settings: Any,
 ) -> docleak.TrainerTap:  # fmt: skip
     """An epoch of transformers' Trainer with its own defaults but dropout; ``again`` after a MemoryError."""
     tokenizer = AutoTokenizer.from_pretrained(str(folder / "model"))
@@ -86,7 +87,7 @@ def trained_by_trainer(
     pages = list(docleak.load_pages(folder / "pages"))
     trainer = Trainer(
         model, arguments, train_dataset=pages, data_collator=lambda rows: app.batch_of(tokenizer, rows, True),
-        callbacks=[tap, *callbacks], optimizers=optimizers,
+        callbacks=[tap, *callbacks], optimizers=optimizers, compute_loss_func=compute_loss_func,
     )  # fmt: skip
     with pytest.raises(MemoryError) if again else nullcontext():
         trainer.train(resume_from_checkpoint=resume)
@@ -614,6 +615,44 @@ def test_what_of_adam_is_not_imitated_is_the_first_cause(
     trained_by_trainer(folder, tmp_path, model, optimizers=(optimiser, None), gradient_accumulation_steps=1)
     causes = causes_of(case_of(folder, tmp_path))
     assert causes[0]["sentence"] == f"{said}, as recorded, which is not imitated"
+
+
+def loss_of_spans(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+    """Some loss of the logits that is not the network's."""
+    loss: torch.Tensor = outputs.start_logits.float().square().mean()
+    return loss
+
+
+def causes_named(folder: Path, out: Path) -> str:
+    return str(causes_of(case_of(folder, out))[0]["sentence"])
+
+
+def test_a_loss_that_is_not_the_networks_is_recorded(folder: Path, tmp_path: Path) -> None:
+    """With Trainer's compute_loss_func the loss that was imitated was another, and other pages the cause."""
+    settings = {"gradient_accumulation_steps": 1, "compute_loss_func": loss_of_spans}
+    trained_by_trainer(folder, tmp_path, network(folder), **settings)
+    said = "loss: not the one the network computes (compute_loss_func, or a Trainer's own compute_loss)"
+    assert causes_named(folder, tmp_path) == f"{said}, as recorded, which is not imitated"
+
+
+def test_adam_with_decoupled_decay_is_adamw(folder: Path, tmp_path: Path) -> None:
+    """It was recorded as Adam, and its decay named as what is not imitated."""
+    model = network(folder)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=0.1, decoupled_weight_decay=True)
+    trained_by_trainer(folder, tmp_path, model, optimizers=(optimiser, None), gradient_accumulation_steps=1)
+    case = case_of(folder, tmp_path)
+    assert case.update.details["optimiser"] == "adamw" and case.plan.weight_decay == 0.1 and case.round.passes
+
+
+def test_weights_that_the_optimiser_does_not_hold_are_recorded(folder: Path, tmp_path: Path) -> None:
+    """Trainer clips by the norm of all gradients, also of those that no optimiser takes: dropout was the cause."""
+    model = network(folder)
+    head = [value for name, value in model.named_parameters() if "qa_outputs" in name]
+    settings = {"optimizers": (torch.optim.SGD(head, lr=0.05), None), "gradient_accumulation_steps": 1}
+    trained_by_trainer(folder, tmp_path, model, **settings, max_grad_norm=0.01)
+    count = sum(1 for _ in model.parameters())
+    said = f"optimiser: it holds {len(head)} of the {count} tensors that are trained"
+    assert causes_named(folder, tmp_path) == f"{said}, as recorded, which is not imitated"
 
 
 @pytest.mark.parametrize("kind", ["pix2struct", "llava"])

@@ -74,6 +74,7 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         self._averaged = self._summed = False  # a step's loss is the mean, or the sum, of its batches' means
         self._continued: list[str] = []
         self._apart = ""  # where weights have rates of their own
+        self._elsewhere = False  # the loss is not the one that the network computes
 
     def _safely(self, work: Callable[[], object]) -> None:
         try:
@@ -110,14 +111,33 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         self._look(model, getattr(processing, "tokenizer", processing))
 
     def _look(self, model: nn.Module, tokenizer: Any) -> None:
-        """Note of the first batch that reaches the network what its loss is taken of."""
+        """Note of the first batch that reaches the network what its loss is taken of, and if it is trained on."""
 
         @torch.compiler.disable  # type: ignore[untyped-decorator]
         def first(module: nn.Module, args: Any, inputs: dict[str, Any]) -> None:
             seen.remove()
             self._safely(lambda: self._note_loss(module, inputs, tokenizer))
 
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def after(module: nn.Module, args: Any, outputs: Any) -> None:
+            if torch.is_grad_enabled():
+                answered.remove()
+                self._safely(lambda: self._watch_loss(outputs))
+
         seen = model.register_forward_pre_hook(first, with_kwargs=True)
+        answered = model.register_forward_hook(after)
+
+    def _watch_loss(self, outputs: Any) -> None:
+        """Note whether a gradient comes back through the loss that the network computes."""
+        whole = outputs[:1] if isinstance(outputs, tuple) else (getattr(outputs, "loss", None),)
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else next(iter(whole), None)
+        self._elsewhere = True
+
+        def reached(gradient: Tensor) -> None:
+            self._elsewhere = False
+
+        if isinstance(loss, Tensor) and loss.requires_grad:
+            loss.register_hook(reached)
 
     def _note_loss(self, model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> None:
         if hasattr(tokenizer, "get_added_vocab"):
@@ -141,6 +161,8 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         if names := _undecayed(model, optimizer):
             details["undecayed"] = names
         told = [*_not_imitated(args, model, optimizer), *filter(None, [self._apart]), *self._continued]
+        if self._elsewhere and not args.label_smoothing_factor:  # which is said above
+            told.append("loss: not the one the network computes (compute_loss_func, or a Trainer's own compute_loss)")
         if self._summed and (parts := args.gradient_accumulation_steps * args.world_size) > 1:
             told.append(f"loss: a step takes the sum of the means of up to {parts} batches")
         if args.world_size > 1 and {*map(len, details.get("batches", ()))} != {details["batch_size"]}:
@@ -222,9 +244,12 @@ def _told(args: Any, model: nn.Module, optimizer: Any) -> dict[str, Any]:
     """What Trainer knows of its steps, by the names of LocalPlan; of an optimiser that is not imitated, its class."""
     inner = getattr(optimizer, "optimizer", optimizer)
     decay = max(_values(inner, "weight_decay"), default=0)
+    name = type(inner).__name__
+    if name == "Adam" and _values(inner, "decoupled_weight_decay") == [True]:
+        name = "AdamW"
     halves = [HALF[value.dtype] for _, value in trainable(model) if value.dtype in HALF]
     told: dict[str, Any] = {
-        "recorded_by": "docleak.TrainerTap", "optimiser": OPTIMISERS.get(type(inner).__name__, type(inner).__name__),
+        "recorded_by": "docleak.TrainerTap", "optimiser": OPTIMISERS.get(name, name),
         "learning_rate": float(args.learning_rate), "weight_decay": float(decay),
         "batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
         "epochs": 1, "max_norm": float(args.max_grad_norm or 0.0), "dropout": dropout_rate(model) > 0,
@@ -244,6 +269,10 @@ def _not_imitated(args: Any, model: nn.Module, optimizer: Any) -> list[str]:
             said.append(f"optimiser: {key} {others[-1]}")
     if len(decays := [value for value in _values(inner, "weight_decay") if value]) > 1:  # "undecayed" says of none
         said.append(f"weight decay: {_listed(decays)}, of some weights each")
+    taken = {id(value) for group in inner.param_groups for value in group["params"]}
+    weights = [value for _, value in trainable(model)]
+    if 0 < (count := sum(id(value) in taken for value in weights)) < len(weights):  # 0: what it holds are copies
+        said.append(f"optimiser: it holds {count} of the {len(weights)} tensors that are trained")
     size = args.per_device_train_batch_size
     parts = args.gradient_accumulation_steps * args.world_size
     if parts > 1 and size > 1:
