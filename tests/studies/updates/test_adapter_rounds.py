@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
@@ -18,7 +19,8 @@ from docleak.studies.engine import carry_out
 from docleak.studies.updates.causes import Diagnosis
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.study import UpdatesStudy
-from docleak.training.federated.capture import write_update
+from docleak.studies.updates.told import plan_of
+from docleak.training.federated.capture import CapturedUpdate, write_update
 from docleak.training.federated.local import parameters_of, set_parameters, train_locally
 from docleak.training.federated.local_plan import LocalPlan
 from tests.wide import make_wide
@@ -75,9 +77,29 @@ SGD = LocalPlan(batch_size=1, max_steps=1, optimiser="sgd", learning_rate=0.3, w
 def test_words_come_out_of_adapters_over_rounds(tmp_path: Path) -> None:
     """Round 1 alone moves B only; what the other rounds add is used whichever round is audited."""
     words = audited(tmp_path, captured(tmp_path, rounds=6, plan=SGD), 1)
-    assert words["rounds"] == 6 and words["found"] == words["right"] == words["true"] and words["exact"], words
+    assert words["rounds"] == 5 and words["found"] == words["right"] == words["true"] and words["exact"], words
     said = " ".join(words["reading"].lines)
-    assert "span of its first layer's updates over 6 rounds" in said and "can be sure" in said
+    assert "span of its first layer's updates over 5 rounds" in said and "can be sure" in said, "round 1 tells nothing"
+
+
+def test_what_one_round_lacks_is_read_out_of_the_others(tmp_path: Path) -> None:
+    """Of the round that is audited the first layer's adapters did not arrive: those of the others were left aside."""
+    capture = captured(tmp_path, rounds=6, plan=SGD)
+    sent = capture / "round-0004" / "one.safetensors"
+    arrays = load_file(sent)
+    save_file({name: value for name, value in arrays.items() if ".layers.0." not in name}, sent)
+    words = audited(tmp_path, capture, 4)
+    assert words["rounds"] == 4 and words["found"] == words["right"] == words["true"], words
+
+
+def test_another_round_is_planned_as_it_says_itself() -> None:
+    """One that says its epochs alone was given the steps of the round that is audited."""
+    audited = {**asdict(SGD), "epochs": 4, "max_steps": 4}
+    details = {"optimiser": "sgd", "learning_rate": 0.3, "batch_size": 1, "weight_decay": 0.0}
+    for said, epochs, steps in (({"epochs": 2}, 2, 0), ({"steps": 3}, 3, 3), ({"max_steps": 1}, 4, 1), ({}, 4, 4)):
+        other = CapturedUpdate(Path("r"), 2, "one", "delta", 1, {**details, **said})
+        plan = plan_of(other, guess=audited)
+        assert (plan.epochs, plan.max_steps) == (epochs, steps), said
 
 
 def test_of_the_first_round_alone_the_server_is_not_sure(tmp_path: Path) -> None:

@@ -166,14 +166,18 @@ def test_adapters_with_a_name_of_their_own_are_recorded_and_several_at_once_are_
     assert "old and docs are active at once" in caplog.text
 
 
-def test_adapters_some_of_which_are_frozen_are_frozen_in_the_audit_too(folder: Path, tmp_path: Path) -> None:
-    """They were another model's, "the weights sent lack 4 of the 64 parameters"."""
+@pytest.mark.parametrize("named", ["docs", "encoder"])
+def test_adapters_some_of_which_are_frozen_are_frozen_in_the_audit_too(
+    named: str, folder: Path, tmp_path: Path
+) -> None:
+    """They were another model's, "the weights sent lack 4 of the 64 parameters"; called like a module of the network,
+    they were still, for its frozen weights were counted, too."""
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=2, target_modules=["query", "value"])
-    model = peft.get_peft_model(network(folder), config, adapter_name="docs")
+    model = peft.get_peft_model(network(folder), config, adapter_name=named)
     model.add_adapter("other", config)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(".docs." in name and "layer.1" in name)
+        parameter.requires_grad_("lora_" in name and f".{named}.weight" in name and "layer.1" in name)
     trained_by_trainer(folder, tmp_path, model, gradient_accumulation_steps=1)
     case = case_of(folder, tmp_path)
     assert case.update.details["frozen"] == 4 and not case.unsent and case.round.passes

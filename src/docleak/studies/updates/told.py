@@ -80,7 +80,10 @@ def lacking(told: Mapping[str, Any]) -> list[str]:
 
 def plan_of(update: CapturedUpdate, local: str = "", guess: Mapping[str, Any] | None = None) -> LocalPlan:
     """How the client trained: what is told, and ``guess`` beneath it; FederationError lists what is not told."""
-    told = {**(guess or {}), **told_plan(update, local)}
+    said, beneath = told_plan(update, local), dict(guess or {})
+    if "epochs" in said:
+        beneath.pop("max_steps", None)  # which ends other epochs than these
+    told = {**beneath, **said}
     if missing := lacking(told):
         raise FederationError(
             f"{update.name}: the capture does not say the client's {', '.join(missing)} (it says "

@@ -16,7 +16,7 @@ from docleak.attacks.gradients.algebra.recover import SPAN, TABLE
 from docleak.documents import Page, Question
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
-from docleak.models.base import DocumentModel, Encoded
+from docleak.models.base import DocumentModel, Encoded, trainable
 from docleak.models.vlm.model import VisionLanguage
 from docleak.studies.updates.case import UpdateCase, named_as, sent_by
 from docleak.studies.updates.round import ImitatedRound, Truth, assumed, optimiser_of
@@ -66,7 +66,7 @@ def _sent(case: UpdateCase, update: CapturedUpdate, local: str) -> Sent:
     """Another round of the case's client, trained like the case's but for what is told of it."""
     update = named_as(case.model, update)
     plan, start = plan_of(update, local, asdict(case.plan)), update.start()
-    names = case.round.whole.keys() & start.keys()
+    names = start.keys() & {name for name, _ in trainable(case.model.module)}
     delta = {name: torch.from_numpy(value) for name, value in sent_by(update).items() if name in names}
     steps = len(assumed(len(case.examples), plan))
     return Sent.of(delta, {name: torch.from_numpy(start[name]) for name in delta}, optimiser_of(plan), steps)
@@ -84,7 +84,7 @@ def words_in(
         bag, told = _read(taken, steps, resolution, others, exact=exact)
     except AttackError as fault:
         return {"failed": str(fault)}
-    if case is not None and told.get("rounds", 1) > 1:
+    if told.pop("together", False) and case is not None:
         truth = Truth(model, case.pages, case.examples)
     true = set().union(*(tokens_of(model, example) for example in truth.inputs))
     unknown = controls()
@@ -172,7 +172,8 @@ def _read(
         return bag, {"route": TABLE}
     if bag is not None and not words.exact:
         return bag, {"route": TABLE}
-    told = {"route": SPAN, "rounds": words.rounds, "conditions": [vars(condition) for condition in words.conditions]}
+    told = {"route": SPAN, "rounds": words.rounds, "together": words.together}
+    told["conditions"] = [vars(condition) for condition in words.conditions]
     return Bag(words.tokens, words.members.taken.double(), words.exact), told
 
 

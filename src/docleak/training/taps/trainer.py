@@ -137,7 +137,7 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
             self._elsewhere = False
 
         if isinstance(loss, Tensor) and loss.requires_grad:
-            loss.register_hook(reached)
+            loss.register_hook(reached)  # type: ignore[no-untyped-call]
 
     def _note_loss(self, model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> None:
         if hasattr(tokenizer, "get_added_vocab"):
@@ -187,7 +187,9 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         """The model that the audit is to load, and how many of its parameters were not trained; of adapters a folder
         beside the updates, which names their base."""
         active = _active(model)
-        sent = (p for name, p in model.named_parameters() if not active or active[0] in name.split("."))
+        kept = {part for layer in model.modules() for part in getattr(layer, "adapter_layer_names", ())}  # by peft
+        whose = [f".{part}.{name}." for part in kept for name in active]
+        sent = (p for name, p in model.named_parameters() if not active or any(one in f"{name}." for one in whose))
         source: dict[str, Any] = {"frozen": count} if (count := sum(not p.requires_grad for p in sent)) else {}
         if active:
             folder = self.recorder.folder / "model"

@@ -67,7 +67,8 @@ class Sent:
 class Words:
     """``tokens`` are the ids that were read, in no order; ``exact`` is the adversary's own belief that these are all.
 
-    ``members`` holds what the cut-off was chosen by, ``rounds`` how many of those sent were used.
+    ``members`` holds what the cut-off was chosen by, ``rounds`` how many of those sent told anything, and ``together``
+    says whether others than the last did.
     """
 
     tokens: tuple[int, ...]
@@ -76,6 +77,7 @@ class Words:
     members: Members
     rounds: int
     seconds: float
+    together: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,15 +99,18 @@ def recover_words(model: DocumentModel, rounds: Sequence[Sent]) -> Words:
     """
     started = time.perf_counter()
     module = _decoder(model)
-    sent = {name for one in rounds for name, value in one.update.items() if bool(value.any())}
-    readers = [reader for reader in _readers(model, module) if set(reader.weights) & sent]
+    told = [{name for name, value in one.update.items() if bool(value.any())} for one in rounds]
+    sent = [set[str]().union(*told), *told[-1:]]  # by all rounds, and by the last
+    readers = [r for r in _readers(model, module) if sent[0 if r.frozen else -1] & set(r.weights)]
     if not readers:
         raise AttackError(
             "no layer that reads words alone sent anything but zeros: the first decoder layer's query, key and value "
             "are frozen, or these are LoRA's first step, which moves B alone."
         )
     reader = max(readers, key=lambda one: one.width)
-    used = rounds if reader.frozen else rounds[-1:]
+    last = rounds[-1]
+    telling = [one for one, names in zip(rounds, told, strict=True) if names & set(reader.weights)]
+    used = telling if reader.frozen else [last]
     blocks = [
         Rows(one.update[name], _of_rows(one.noise.get(name, 0.0)))
         for one in used
@@ -115,8 +120,9 @@ def recover_words(model: DocumentModel, rounds: Sequence[Sent]) -> Words:
     space = Subspace.of(blocks)
     chosen = members(space, _inputs(model, module, reader))
     tokens = tuple(int(i) for i in chosen.taken.nonzero().flatten())
-    conditions = _conditions(space, chosen, reader, len(used))
-    return Words(tokens, all(c.holds for c in conditions), conditions, chosen, len(used), time.perf_counter() - started)
+    conditions, together = _conditions(space, chosen, reader, len(used)), any(one is not last for one in used)
+    exact, seconds = all(condition.holds for condition in conditions), time.perf_counter() - started
+    return Words(tokens, exact, conditions, chosen, len(used), seconds, together)
 
 
 def _conditions(space: Subspace, chosen: Members, reader: Reader, rounds: int) -> tuple[Condition, ...]:
