@@ -582,9 +582,10 @@ def test_a_doctor_who_finds_something(docleak: Docleak, monkeypatch: pytest.Monk
     assert "NO  fonts  RuntimeError: no fonts" in plain.out
     result = docleak("doctor", "--json")
     assert result.code == 1
-    assert result.json()["fonts"] == {"passed": False, "detail": "RuntimeError: no fonts"}
+    assert result.json()["fonts"] == {"passed": False, "detail": "RuntimeError: no fonts", "optional": False}
     monkeypatch.setattr("docleak.cli.doctor.checks", lambda: checks(optional=True))
-    assert docleak("doctor").code == 0
+    result = docleak("doctor")
+    assert result.code == 0 and "NO" not in result.out and "-   fonts  optional: RuntimeError: no fonts" in result.out
 
 
 def test_a_broken_check_is_reported_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:

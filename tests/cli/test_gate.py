@@ -367,6 +367,31 @@ def test_a_model_card_is_renewed_and_keeps_what_it_said(call: Call, runs: Path) 
     assert code == 1 and "front matter" in err
 
 
+def test_a_report_names_every_file_that_it_wrote(call: Call, runs: Path) -> None:
+    """Of a model card, a table of units and Markdown not a word was said."""
+    files = {"--markdown": "said.md", "--model-card": "card.md", "--units": "said.csv"}
+    words = [word for pair in files.items() for word in pair]
+    code, out, _ = call("report", "plain", *words)
+    assert code == 0 and out.endswith("Markdown: said.md\nModel card: card.md\nUnits: said.csv\n")
+    told = json.loads(call("report", "plain", *words, "--json")[1])
+    assert (told["markdown"], told["model_card"], told["units"]) == ("said.md", "card.md", "said.csv")
+    out = call("report", "plain", "--redacted", "--model-card", "card.md")[1]
+    assert out.endswith("Model card: card.md\n")
+
+
+def test_one_run_that_is_named_twice_is_told_before_a_folder_is_asked_for(call: Call, runs: Path) -> None:
+    shutil.copytree(runs / "plain", runs / "again", dirs_exist_ok=True)
+    try:
+        for other, said in {
+            "plain/": "plain and plain are one run. Name it once",
+            "again": "are one run, which",
+        }.items():
+            code, _, err = call("report", "plain", other)
+            assert code == 1 and said in " ".join(err.split()) and "(out)" not in err
+    finally:
+        shutil.rmtree(runs / "again")
+
+
 def test_units_as_a_table(call: Call, runs: Path) -> None:
     call("report", "plain", "--units", "units.csv")
     frame: Any = pandas.read_csv(runs / "units.csv")

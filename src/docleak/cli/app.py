@@ -48,8 +48,14 @@ def doctor() -> None:
 
     results = checks()
     width = max(len(c.name) for c in results)
-    lines = [f"{'ok ' if c.passed else 'NO '} {c.name:{width}}  {c.detail}" for c in results]
-    emit({c.name: {"passed": c.passed, "detail": c.detail} for c in results}, "\n".join(lines))
+    lines = [
+        f"ok  {c.name:{width}}  {c.detail}" if c.passed
+        else f"-   {c.name:{width}}  optional: {c.detail}" if c.optional
+        else f"NO  {c.name:{width}}  {c.detail}"
+        for c in results
+    ]  # fmt: skip
+    told = {c.name: {"passed": c.passed, "detail": c.detail, "optional": c.optional} for c in results}
+    emit(told, "\n".join(lines))
     if not all(c.passed or c.optional for c in results):
         error = DocleakError("this installation cannot do its work; see the lines marked NO.")
         end_with(error)

@@ -38,8 +38,8 @@ def _try(name: str, function: Callable[[], str], optional: bool) -> Check:
     try:
         return Check(name, True, function(), optional)
     except Exception as error:  # a diagnosis must survive whatever is broken
-        note = " (optional)" if optional else ""
-        return Check(name, False, f"{type(error).__name__}: {error}{note}", optional)
+        said = str(error) or type(error).__name__
+        return Check(name, False, said if optional else f"{type(error).__name__}: {error}", optional)
 
 
 def _checkpoints() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from docleak.cli.output import emit, note
-from docleak.cli.studies import say
+from docleak.cli.studies import in_json, say, written
 from docleak.errors import DocleakError
 from docleak.options import option, required
 
@@ -56,6 +56,8 @@ def report(
             f"Notice: {about}: no private field reported here has the key {' or '.join(map(repr, idle))} that [fields] "
             f"names; the keys are {named or 'not known'}. Correct it, unless it is for other reports."
         )
+    files = {"Markdown": markdown, "Model card": model_card, "Units": units}
+    beside = {name: file for name, file in files.items() if file is not None}
     if markdown is not None:
         write_markdown(readings, markdown)
     if model_card is not None:
@@ -64,9 +66,10 @@ def report(
         load_run(runs).write(units)
     if redacted:
         verdict = joined(readings)
-        emit({"report": str(page), "severity": str(verdict.severity)}, f"{verdict.label}. The redacted edition: {page}")
+        told = [f"{verdict.label}. The redacted edition: {page}", *written(beside)]
+        emit({"report": str(page), "severity": str(verdict.severity), **in_json(beside)}, "\n".join(told))
         return
-    say(page, readings)
+    say(page, readings, beside)
 
 
 def check(

@@ -161,13 +161,28 @@ def run_and_report(study: Study[Any], out: Path, how: Mapping[str, Any]) -> None
     say(page, readings)
 
 
-def say(page: Path, readings: list[Reading]) -> None:
-    """Print what a report says."""
+def say(page: Path, readings: list[Reading], beside: Mapping[str, Path] | None = None) -> None:
+    """Print what a report says, and the files that were written ``beside`` it: what they are called -> where."""
     from docleak.report.page import RESULTS, joined, results_of
 
-    verdict = joined(readings)
+    verdict, beside = joined(readings), beside or {}
     lines = [f"Notice: {notice}" for reading in readings for notice in reading.notices][:2]
     lines += [f"Verdict: {verdict.label.lower()}.", f"  {verdict.sentence}"]
     lines += [line for reading in readings for line in ("", *reading.lines)]
-    value = {"report": str(page), "results": str(page.with_name(RESULTS)), **results_of(readings)}
-    emit(value, "\n".join([*lines, "", f"Report: {page}"]))
+    value = {
+        "report": str(page),
+        "results": str(page.with_name(RESULTS)),
+        **in_json(beside),
+        **results_of(readings),
+    }
+    emit(value, "\n".join([*lines, "", f"Report: {page}", *written(beside)]))
+
+
+def written(beside: Mapping[str, Path]) -> list[str]:
+    """A line for each file."""
+    return [f"{name}: {file}" for name, file in beside.items()]
+
+
+def in_json(beside: Mapping[str, Path]) -> dict[str, str]:
+    """The same as keys: "model_card" of "Model card"."""
+    return {name.lower().replace(" ", "_"): str(file) for name, file in beside.items()}

@@ -55,6 +55,24 @@ def test_what_counts_as_memory_and_as_membership() -> None:
     assert severity_of({**clean, "memorisation": both}) == "untold", "one key of two was measured"
 
 
+def test_the_label_says_which_route_tells_members() -> None:
+    """ "Tells members from others" stood beside "Membership told -5.9 %", where how well it answers told, no attack."""
+    better, attacked = record(-0.01, 0.45, 0.05), record(-0.01, 0.6, -0.1)
+    assert said_of(attacked) == said_of(record(-0.01, 0.6, 0.05)) == "Tells members from others"
+    assert severity_of(better) == "partial" and said_of(better) == "Answers members better than others"
+    measured = record(-0.01, 0.45, -0.1)
+    measured["membership"]["numbers"]["AZK"]["epsilon_measured"] = Estimate.exactly(0.5).to_json()
+    assert severity_of(measured) == "partial" and said_of(measured) == "Its losses tell members from others"
+
+
+def test_a_difference_below_zero_is_less_often() -> None:
+    """ "-3.7 points oftener"."""
+    of = record(-0.01, 0.6, -0.1)
+    assert "It answers new documents of members right 10.0 points [-10.0, 30.0] more often than" in headline_of(of)
+    of["gap"]["numbers"][""]["gap_acc"] = Estimate(-0.037, -0.08, 0.01, 40, 20).to_json()
+    assert "right 3.7 points [-1.0, 8.0] less often than others'" in headline_of(of)
+
+
 def test_intervals_that_exclude_little_are_no_all_clear() -> None:
     """A model with a planted memory told 21.1 % [0.0, 47.4] of hidden names, and that was "nothing found"."""
     planted = record(0.0, 0.45, -0.1, memory_high=0.474)

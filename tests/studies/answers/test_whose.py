@@ -268,7 +268,7 @@ def test_who_is_told_by_the_public_model_as_well_did_not_take_part_for_that(blue
 
     easier = measured(knows=True, coins=0.0)
     assert severity_of(easier) is Severity.UNTOLD and "as much so by the public model" in headline_of(easier)
-    assert "+0.0 points [0.0, 0.0] oftener than by the public model's answers" in " ".join(sentences(easier))
+    assert "0.0 points [0.0, 0.0] more often than by the public model's answers" in " ".join(sentences(easier))
     (gate,) = [one for one in measures_of(easier) if one.what == MEMBERSHIP]
     assert gate.estimate.value == 0
     assert severity_of(measured(knows=False, coins=0.0)) is severity_of(measured(knows=True, coins=0.5)) is (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from docleak.documents.pages import gathered
 from docleak.documents.phrasings import PHRASINGS
@@ -46,6 +47,8 @@ FIELDS_KNOWN, TOLD, DIFFERENT = (
 )  # fmt: skip
 #: Instead of the label of PARTIAL where membership does not show, and of a control.
 DISCLOSES, YARDSTICK = "Says values of its training", "Control: trained on none of them"
+#: And where no attack tells members, but how well they are answered, or the measured epsilon, does.
+BETTER, LOSSES = "Answers members better than others", "Its losses tell members from others"
 
 
 def severity_of(record: Record) -> Severity:
@@ -112,8 +115,8 @@ def said_of(record: Record) -> str:
         if record["documents"]["differs"] and not _few(record):
             return DIFFERENT
         return severity.label if severity is Severity.UNTOLD else FIELDS_KNOWN if fields_known(record) else TOLD
-    if severity is Severity.PARTIAL and not _tells_members(record):
-        return DISCLOSES
+    if severity is Severity.PARTIAL:
+        return next(iter(_telling(record)), DISCLOSES)
     return LABELS.get(severity, severity.label)
 
 
@@ -142,19 +145,25 @@ def _asked_alike(record: Record, key: str) -> bool:
 
 
 def _tells_members(record: Record) -> bool:
-    """Whether an attack, the gap between answers or the measured epsilon tells members from others, both of whom are
-    asked in the same words; the gap alone where they are asked ``unequal`` numbers of questions."""
+    """Whether anything tells members from others."""
+    return bool(_telling(record))
+
+
+def _telling(record: Record) -> list[str]:
+    """The labels of what tells members from others, both of whom are asked in the same words: an attack, the gap
+    between answers, the measured epsilon; the gap alone where they are asked ``unequal`` numbers of questions."""
     if worded_apart(record):
-        return False
+        return []
     gap = numbers_in(record, "gap").get("", {})
     side = "beyond" if "beyond_acc" in gap else "gap"
     better = any(sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if gap)
-    if better or unequal(record):
-        return better
-    return (measured_in(record) or 0) > 0 or any(
+    alike = not unequal(record)
+    attacked = alike and any(
         sure_low(one.accuracy, record) > one.chance and (one.beyond is None or sure_low(one.beyond, record) > 0)
         for one in attacks_in(record)
     )
+    told = {LABELS[Severity.PARTIAL]: attacked, BETTER: better, LOSSES: alike and (measured_in(record) or 0) > 0}
+    return [label for label, shown in told.items() if shown]
 
 
 def _disclosed(record: Record) -> dict[str, tuple[int, int]]:
@@ -260,7 +269,7 @@ def _of_gap(record: Record) -> list[str]:
     share, beyond = of["gap_acc"], of.get("beyond_acc")
     if share.value is None:
         return ["Answers on members' and others' documents could not be compared."]
-    line = f"It answers new documents of members {_points(share)} oftener right than others'"
+    line = f"It answers new documents of members right {_oftener(share)} than others'"
     if record["control"] or beyond is None or beyond.value is None:
         return [f"{line}."]
     return [f"{line}; less the public model's own difference {_points(beyond)}."]
@@ -275,7 +284,7 @@ def _of_membership(record: Record) -> list[str]:
     which = f"the best of {made} attacks" if made > 1 else "the attack"
     why = unequal(record) or untaken(record, "membership")
     beside = f"; {why}" if why else "" if best.beyond is None else (
-        f"; {_points(best.beyond)} oftener than by the public model's answers" if best.beyond.value is not None
+        f"; {_oftener(best.beyond)} than by the public model's answers" if best.beyond.value is not None
         else f"; by the public model's answers it could not be made: {best.beyond.why.removesuffix('.')}"
     )  # fmt: skip
     alone = "the 95 % interval is this attack's alone, not widened for the choice; " * (made > 1)
@@ -334,6 +343,15 @@ def _range(share: Estimate) -> str:
 
 def _points(share: Estimate) -> str:
     return f"{100 * (share.value or 0):+.1f} points{_interval(share)}"
+
+
+def _oftener(share: Estimate) -> str:
+    """ "3.7 points [1.0, 6.4] less often": of a difference below 0 the interval is turned round, too."""
+    if (share.value or 0) >= 0:
+        return f"{_points(share).removeprefix('+')} more often"
+    low, high = (None if end is None else -end for end in (share.high, share.low))
+    less = replace(share, value=-(share.value or 0), low=low, high=high)
+    return f"{_points(less).removeprefix('+')} less often"
 
 
 def _interval(share: Estimate) -> str:
