@@ -245,6 +245,36 @@ def test_entry_points_of_other_packages(installed: None) -> None:
         PAIRS.load("joined")
 
 
+@pytest.mark.parametrize("value", ["my_attack:Holder:ATTACK", "my_attack:ATTACK:start=normal"])
+def test_an_entry_point_that_is_no_module_and_object_says_so(value: str, installed: None, mine: Path) -> None:
+    """ "'NoneType' object has no attribute 'group'"."""
+    points = next(mine.glob("their*.dist-info/entry_points.txt"))
+    points.write_text(f"[docleak.attacks]\ngradients/theirs = {value}\n")
+    with pytest.raises(AttackError, match=f"cannot be loaded: it is {value!r}; expected module:object"):
+        ATTACKS.load("theirs")
+
+
+def test_an_attribute_of_an_attribute_is_an_object_too(installed: None, mine: Path) -> None:
+    """An entry point's was taken, "module:object" was an unknown attack."""
+    with (mine / "my_attack.py").open("a") as code:
+        code.write("\nclass Holder:\n    ATTACK = ATTACK\n")
+    points = next(mine.glob("their*.dist-info/entry_points.txt"))
+    points.write_text("[docleak.attacks]\ngradients/theirs = my_attack:Holder.ATTACK\n")
+    assert ATTACKS.load("my_attack:Holder.ATTACK:start=normal").start == "normal"
+    assert ATTACKS.load("theirs:start=normal").start == "normal"
+
+
+def test_a_name_that_nobody_can_say_is_told(installed: None, mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was listed, and loading it an unknown attack."""
+    with next(mine.glob("their*.dist-info/entry_points.txt")).open("a") as points:
+        points.write("\n[docleak.attacks]\ngradients/my,attack = my_attack:ATTACK\n")
+    with pytest.raises(click.exceptions.Exit):
+        AttackGroup().make_context("attack", ["--list"])
+    told = capsys.readouterr()
+    assert "my,attack" not in told.out
+    assert "'gradients/my,attack' of group docleak.attacks is not used; its name holds one of : , =" in told.err
+
+
 def test_an_entry_point_that_no_view_takes_is_told(
     installed: None, mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

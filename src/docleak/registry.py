@@ -24,6 +24,8 @@ from docleak import spec
 from docleak.errors import DocleakError
 
 T = TypeVar("T")
+#: What no name holds: they begin its options, and part them.
+MARKS = ":,="
 #: What a configuration's field takes where one may choose: a name, "module:object", or the object itself.
 Choice: TypeAlias = Any
 
@@ -98,7 +100,7 @@ class Registry(Generic[T]):
 
     def register(self, name: str, thing: object, summary: str = "") -> None:
         """Add an object, a class of one, or its "module:object", for this process and the workers that it starts."""
-        if name in self.names() or not name or any(mark in name for mark in ":,="):
+        if name in self.names() or not name or any(mark in name for mark in MARKS):
             raise self.error(f"{self.noun} {name!r} cannot be registered: it is taken, or holds one of : , =.")
         self.entries[name] = _Registered(thing if isinstance(thing, str) else "", summary, thing=thing)
 
@@ -153,9 +155,8 @@ class Registry(Generic[T]):
         points: dict[str, list[EntryPoint]] = {}
         for point in entry_points(group=self.group) if self.group else ():
             view, slash, name = point.name.rpartition("/")
-            if (view == self.view or (not slash and self.default)) and all(
-                point.value != other.value for other in points.setdefault(name, [])
-            ):
+            there = (view == self.view or (not slash and self.default)) and not any(mark in name for mark in MARKS)
+            if there and all(point.value != other.value for other in points.setdefault(name, [])):
                 points[name].append(point)
         return points
 
@@ -174,7 +175,7 @@ class Registry(Generic[T]):
         if name in self._installed:
             return self._loaded(*self._installed[name]), name, rest
         attribute, options = spec.split_name(rest)
-        if attribute.isidentifier() and all(part.isidentifier() for part in name.split(".")):
+        if all(part.isidentifier() for part in (*name.split("."), *attribute.split("."))):
             if _READING.get():
                 raise self.error(
                     f"a run that is being read names the {self.noun} {name}:{attribute}, and reading imports nothing."
@@ -204,10 +205,15 @@ class Registry(Generic[T]):
                 f"{self.noun} {point.name!r} is {several}, and nobody knows which of them is meant. Take one of these "
                 'packages away, or say it by "module:object".'
             )
+        whose = _distribution(point)
+        if EntryPoint.pattern.match(point.value) is None:
+            raise self.error(
+                f"{self.noun} {point.name!r} of {whose} cannot be loaded: it is {point.value!r}; expected "
+                "module:object. Options stand behind the name, where it is used."
+            )
         try:
             return point.load()
         except (Exception, SystemExit) as fault:
-            whose = _distribution(point)
             raise self.error(f"{self.noun} {point.name!r} of {whose} cannot be loaded: {raised(fault)}.") from fault
 
     def _with(self, thing: Any, name: str, options: str) -> Any:
@@ -300,8 +306,8 @@ def may_import(target: str) -> bool:
 
 def resolve(target: str) -> Any:
     """The object of ``"module:object"``; ModuleNotFoundError and AttributeError as from Python."""
-    module, attribute = spec.split_name(target)
-    return getattr(importlib.import_module(module), attribute)
+    module, attributes = spec.split_name(target)
+    return functools.reduce(getattr, attributes.split("."), importlib.import_module(module))
 
 
 def raised(fault: BaseException) -> str:

@@ -188,6 +188,18 @@ def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
         Run.open(tmp_path / "out", CONFIG)
 
 
+def test_a_folder_that_is_no_run_says_what_it_is(tmp_path: Path) -> None:
+    """ "It has no run.json" was said of what is not there, and of a folder of runs."""
+    with pytest.raises(RunError, match=r"none is no docleak run: there is no such folder\."):
+        Run.load(tmp_path / "none")
+    for name in ("b", "a"):
+        Run.open(tmp_path / name, CONFIG)
+    with pytest.raises(RunError, match=r"it has no run\.json, but its folders a, b have one: name these\."):
+        Run.load(tmp_path)
+    with pytest.raises(RunError, match=r"it is a file\. Give the folder of a run\."):
+        Run.load(tmp_path / "a" / "run.json")
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"config": {}}', '{"docleak": 1}'])
 def test_a_damaged_or_missing_manifest_is_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(RunError, match="no docleak run"):

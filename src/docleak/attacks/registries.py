@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docleak.errors import AttackError
-from docleak.registry import Entry, Registry
+from docleak.registry import MARKS, Entry, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,11 +58,15 @@ ANSWERS: Registry[AnswersAttack] = _registry(
 
 
 def misnamed() -> list[str]:
-    """A sentence for each entry point of GROUP whose name begins with no view, so that nothing takes it."""
+    """A sentence for each entry point of GROUP that nothing takes: its name begins with no view, or cannot be said."""
     views = [known.view for known in (ATTACKS, SERVERS, PAIRS, WEIGHTS, DOCUMENTS, ANSWERS)]
     expected = ", ".join(f"{view}/NAME" for view in views)
-    return [
-        f"entry point {point.name!r} of group {GROUP} is not used; expected {expected}"
-        for point in entry_points(group=GROUP)
-        if "/" in point.name and point.name.rpartition("/")[0] not in views
-    ]
+    said = []
+    for point in entry_points(group=GROUP):
+        if "/" in point.name and point.name.rpartition("/")[0] not in views:
+            said.append(f"entry point {point.name!r} of group {GROUP} is not used; expected {expected}")
+        elif any(mark in point.name for mark in MARKS):
+            said.append(
+                f"entry point {point.name!r} of group {GROUP} is not used; its name holds one of {' '.join(MARKS)}"
+            )
+    return said

@@ -128,7 +128,7 @@ class Run:
         file = self.path / "run.json"
         if not self.path.is_dir() or not file.is_file():
             self._refuse_older()
-            raise RunError(f"{self.path} is no docleak run: it has no run.json. Give the folder of a run.")
+            raise RunError(f"{self.path} is no docleak run: {self._lacks()}")
         manifest = _read(file)
         if manifest.get("schema") != SCHEMA and isinstance(manifest.get("docleak"), str):
             raise RunError(other_build(manifest, self.path))
@@ -246,6 +246,18 @@ class Run:
         for name in BEFORE:
             if (self.path / name).is_file():
                 raise RunError(other_build(_read(self.path / name), self.path))
+
+    def _lacks(self) -> str:
+        """Why the folder is no run, and what to name instead."""
+        if self.path.is_file():
+            return "it is a file. Give the folder of a run."
+        if not self.path.is_dir():
+            return "there is no such folder. Give the folder of a run."
+        inside = sorted(file.parent.name for file in self.path.glob("*/run.json"))
+        if not inside:
+            return "it has no run.json. Give the folder of a run."
+        more = f" and {len(inside) - 5} more" if len(inside) > 5 else ""
+        return f"it has no run.json, but its folders {', '.join(inside[:5])}{more} have one: name these."
 
     def attempts(self, unit_id: str) -> list[str]:
         """What became of each attempt at a unit so far; BEGAN stays where a worker died."""
