@@ -98,7 +98,7 @@ def test_what_cannot_be_calibrated() -> None:
 
 
 def test_noise_by_prv_is_found_by_prv_where_the_reference_is_no_tight_count() -> None:
-    """The reference's closed form is twenty times as large there, which would ask for far more noise than PRV does."""
+    """The reference is a closed form there, a twentieth above PRV, which would ask for more noise than PRV does."""
     planned = noise_for(Mechanism(0.0, 1000, 0.01), 1.0, 1e-11, Accountant.PRV)
     assert 0.98 < planned.epsilon <= 1.0
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import gammaln, logsumexp, ndtri, xlog1py
 
 from docleak.errors import MissingExtraError, PrivacyError
 from docleak.privacy import gaussian
@@ -34,6 +34,8 @@ LARGEST_LOSS = 1e4
 FINEST = 1e-6
 #: What the rounding errors of the Fourier transform may hide of delta per round, and how many times that delta must be.
 LOST_PER_ROUND, LEAST_TIMES = 1e-14, 10
+#: Whole orders of Rényi divergences that are tried, and how far rounding may put the logarithm of a moment.
+ORDERS, ROUNDED = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 4096), 1e-10
 #: Between these distances over noise the Gaussian mechanism's own delta is exact in floating point, and so much above
 #: its root is on the safe side of it; so for a delta that is no rounding error itself.
 NEAREST, FARTHEST, ABOVE, LEAST_EXACT_DELTA = 1e-6, 1e4, 1 + 1e-7, 1e-290
@@ -52,12 +54,12 @@ def bound_of(parts: Sequence[Mechanism], delta: float) -> tuple[float, bool]:
     """``epsilon_of``, and whether it is tight to a grid that is fine enough: a coarse one, or the closed form, may be
     many times the truth."""
     _check(parts)
-    simple, counted = _closed_form(parts, delta), countable_delta(delta, sum(m.rounds for m in parts))
+    counted = countable_delta(delta, sum(m.rounds for m in parts))
     distance = math.sqrt(sum(m.rounds * _cost(m) for m in parts))
     if all(m.rate == 1 for m in parts) and NEAREST <= distance <= FARTHEST and delta >= LEAST_EXACT_DELTA:
-        return min(gaussian.epsilon_of(distance, delta) * ABOVE, simple), True
+        return min(gaussian.epsilon_of(distance, delta) * ABOVE, _closed_form(parts, delta)), True
     if counted <= 0 or any(_cost(m) > LARGEST_LOSS for m in parts):
-        return simple, False
+        return _closed_form(parts, delta), False
     wanted = min(grid_of(m.noise_multiplier, m.rate if m.independent else m.unit_rate) for m in parts)
     points = ALL_POINTS if max(m.rounds for m in parts) <= AT_ONCE else FEW_POINTS
     grid = max(wanted, *(_width_of_round(m) / min(ROUND_POINTS, points) for m in parts), _width_of_all(parts) / points)
@@ -67,9 +69,9 @@ def bound_of(parts: Sequence[Mechanism], delta: float) -> tuple[float, bool]:
             total = total.compose(power_of(_round(part, grid), part.rounds, grid))
         epsilon = float(total.get_epsilon_for_delta(counted))
     except (OverflowError, ZeroDivisionError, FloatingPointError, ValueError):
-        return simple, False
+        return _closed_form(parts, delta), False
     coarse = grid > wanted or wanted <= FINEST or not math.isfinite(epsilon)
-    return (min(epsilon, simple), False) if coarse else (epsilon, True)
+    return (min(epsilon, _closed_form(parts, delta)), False) if coarse else (epsilon, True)
 
 
 def countable_delta(delta: float, rounds: int) -> float:
@@ -89,7 +91,8 @@ def _check(parts: Sequence[Mechanism]) -> None:
 
 
 def _closed_form(parts: Sequence[Mechanism], delta: float) -> float:
-    """Of Gaussian noise alone: with half of delta for more participations than are likely, or no coins at all.
+    """Of Gaussian noise alone: with half of delta for more participations than are likely, or no coins at all; or
+    ``_by_orders``.
 
     Sampled rounds are dominated by those in which the coins are public, and those by as many rounds with everybody.
     delta(epsilon) <= Phi(mu / 2 - epsilon / mu) of N(0, 1) against N(mu, 1) gives epsilon (Balle and Wang, 2018).
@@ -101,7 +104,31 @@ def _closed_form(parts: Sequence[Mechanism], delta: float) -> float:
     if not all(math.isfinite(times) for times in drawn):
         return everybody
     likely = math.sqrt(sum(max(times, 0) * _cost(m) for times, m in zip(drawn, parts, strict=True)))
-    return min(everybody, _gaussian(likely, delta / 2) if likely else 0.0)
+    return min(everybody, _gaussian(likely, delta / 2) if likely else 0.0, _by_orders(parts, delta))
+
+
+def _by_orders(parts: Sequence[Mechanism], delta: float) -> float:
+    """By Rényi divergences of whole orders, which are sums of binomials for Poisson sampling (Mironov, Talwar & Zhang,
+    2019), turned into epsilon after Canonne, Kamath & Steinke (2020); coins of clients that count as known are public.
+    Infinite for replace-one, of which that sum says nothing.
+
+    Its logarithms need no Fourier transform, so that it is what is left of amplification at the least deltas.
+    """
+    if all(m.rate == 1 for m in parts) or any(m.relation is Relation.REPLACE_ONE for m in parts):
+        return math.inf
+    best = math.inf
+    for order in ORDERS:
+        times = np.arange(order + 1.0)
+        ways = gammaln(order + 1) - gammaln(times + 1) - gammaln(order - times + 1)
+        total = 0.0
+        for m in parts:
+            rate, clients = (m.rate, 1.0) if m.independent else (m.unit_rate, m.client_rate)
+            likely = ways + times * math.log(rate) + xlog1py(order - times, -rate)
+            moment = logsumexp(likely + times * (times - 1) / 2 * _cost(m))
+            total += m.rounds * (float(logsumexp([moment, 0.0], b=[clients, 1 - clients])) + ROUNDED)
+        lost = math.log(delta) + math.log(order)
+        best = min(best, (total - lost) / (order - 1) + math.log1p(-1 / order))
+    return max(best, 0.0)
 
 
 def epsilon_of_many(mechanism: Mechanism, size: int, delta: float) -> float:
