@@ -118,6 +118,7 @@ def test_paired_differences_confirm_refute_or_leave_open(tmp_path: Path) -> None
         stated("heads", "good", "above", "fair", by=0.9): REFUTED,
         stated("heads", "good", "between", bounds=(0.8, 1.0)): CONFIRMED,
         stated("heads", "good", "between", bounds=(0.0, 0.5)): REFUTED,
+        stated("heads", "good", "between", bounds=(0.8, 1.0), beyond="heads"): REFUTED,  # less itself it is 0
         stated("metres", "good", "above", "fair"): CONFIRMED,  # no share: how often, over the same pages
     }
     planned = table(tmp_path, *said)

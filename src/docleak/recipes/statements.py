@@ -198,7 +198,7 @@ def _over_time(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate
         np.random.default_rng(0).shuffle(shared := sorted(shared))
     share = statement.column in studies[0].shares
     paired = len(rows) == 2 and (share or not statement.by)
-    if not shared or not (paired or (share and studies[0].stoppable)):
+    if not shared or statement.beyond or not (paired or (share and studies[0].stoppable)):
         return None
     before = dict.fromkeys(plan for row in rows for plan in _planned_before(row))
     planned = [*before, max(len(shared), *(study.planned_parts() for study in studies))]
