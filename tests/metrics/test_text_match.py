@@ -51,6 +51,8 @@ def test_the_same_characters_in_other_code_points_are_the_same() -> None:
     """As PDFs and file systems write them: composed or not, and with marks that nobody sees."""
     assert exact("Müller", "Mu\u0308ller") and exact("Mu\u0308ller", "Müller")
     assert exact("19.00", "\u200e19.00\u200b") and exact("Rechnung", "Rech\u00adnung") and exact("1", "1\x00")
+    for unseen in "\u200d\u034f\ufe0f\u3164":  # a joiner, and what is not seen but no format character
+        assert exact("Rechnung", f"Rech{unseen}nung") and normalise(unseen) == ""
     assert normalise("\u200b") == "" and normalise("x\u00b2") == "x\u00b2", "a square is no 2"
 
 

@@ -26,11 +26,12 @@ def provider_key(name: str) -> str:
     """
     folded = name
     for _ in range(2):  # folding may leave what composes again
-        folded = unicodedata.normalize("NFKC", "".join(map(_seen, folded)).casefold())
+        folded = unicodedata.normalize("NFKC", "".join(map(seen, folded)).casefold())
     return " ".join(folded.split())
 
 
-def _seen(character: str) -> str:
+def seen(character: str) -> str:
+    """What is seen of a character: a space of any white space, nothing of what is not seen, else itself."""
     if character.isspace():
         return " "
     hidden = unicodedata.category(character) in ("Cf", "Cc") or UNSEEN.match(character)

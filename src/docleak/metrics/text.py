@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from rapidfuzz import fuzz
 from rapidfuzz.distance import LCSseq, Levenshtein
 
+from docleak.documents.names import seen
 from docleak.errors import DocumentError
 
 
@@ -23,14 +24,13 @@ def normalise(text: str) -> str:
     """The text without any white space: how recovered text is compared. Case, accents and punctuation stay.
 
     OCR engines drop and invent spaces at small sizes (rapidocr reads "(555) 123" as "(555)123"), and a space says
-    nothing about what leaked; nor does what nobody sees (control and format characters, an accent apart from its
-    letter), which PDFs' texts have.
+    nothing about what leaked; nor does what nobody sees (control and format characters, selectors of a variant,
+    an accent apart from its letter), which PDFs' texts have.
     """
     solid = "".join(text.split())
     if solid.isascii() and solid.isprintable():
         return solid
-    seen = "".join(one for one in solid if unicodedata.category(one) not in ("Cc", "Cf"))
-    return unicodedata.normalize("NFC", seen)
+    return unicodedata.normalize("NFC", "".join(map(seen, solid)))
 
 
 def exact(read: str, truth: str) -> bool:
