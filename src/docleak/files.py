@@ -197,7 +197,7 @@ def drafted_folder(folder: Path) -> Iterator[Path]:
     private_folder(folder.parent)
     draft = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{folder.name}-", dir=folder.parent))
     try:
-        with reported_full(folder):
+        with reported_full(folder, goes_on=""):
             yield draft
             make_private(draft)
             if folder.is_dir():
@@ -227,20 +227,21 @@ def make_private(folder: Path) -> None:
 
 
 @contextmanager
-def reported_full(path: Path) -> Iterator[None]:
+def reported_full(path: Path, goes_on: str = ": it continues where it stopped") -> Iterator[None]:
     """Turn a full disk, of which the operating system names no file, into a RunError about ``path``; safetensors tells
-    it in a text alone."""
+    it in a text alone, torch raises another error over it."""
     try:
         yield
+    except DocleakError:  # which is told already
+        raise
     except Exception as fault:
+        beneath = fault if isinstance(fault, OSError) else fault.__cause__ or fault.__context__
         told = re.search(r"\(os error (\d+)\)", str(fault))
-        number = fault.errno if isinstance(fault, OSError) else int(told[1]) if told else None
+        number = int(told[1]) if told else beneath.errno if isinstance(beneath, OSError) else None
         if number not in FULL:
             raise
         full = "a limit on the size of files was reached" if number == errno.EFBIG else "the disk is full"
-        raise RunError(
-            f"cannot write {path}: {full}. Make room and run the same command again: it continues where it stopped."
-        ) from fault
+        raise RunError(f"cannot write {path}: {full}. Make room and run the same command again{goes_on}.") from fault
 
 
 @contextmanager

@@ -74,7 +74,11 @@ def _not_as_made(source: str) -> str:
     sealed = read_json_object(card, error=PrivacyError, advice=ADVICE).get(AS_MADE)
     if sealed == _digest_of(card.parent) or (sealed is None and isinstance(asked, Adapted)):
         return ""
-    why = "made by an older docleak" if sealed is None else "whose weights in the cache folder were changed"
+    why = (
+        "which an older docleak put into the cache folder"
+        if sealed is None
+        else "whose weights in the cache folder were changed"
+    )
     return f"{_name(source)}, {why}: delete it there ({card.parent.name}), and it is made again"
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from docleak.errors import ModelError
+from docleak.errors import ModelError, RunError
 from docleak.models.encoders.loading import load_encoder
 from docleak.models.files import tokenizer_of, weights_in
 from docleak.models.published import PUBLISHED, make, published
@@ -115,3 +115,16 @@ def test_sentencepiece_without_its_library(tmp_path: Path) -> None:
         (tmp_path / "spiece.model").write_bytes(damaged)
         with pytest.raises(ModelError, match=r"spiece\.model is no SentencePiece model"):
             t5_tokenizer(tmp_path / "spiece.model")
+
+
+def test_a_full_disk_is_told_where_torch_meets_it(tmp_path: Path) -> None:
+    """ "[enforce fail at inline_container.cc:672] . unexpected pos 24448 vs 24344"."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(RunError, match=r"cannot write .*model: a limit on the size.*same command again\.$"):
+            make("donut-base", tmp_path / "model", seed=0, scale="narrow")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())

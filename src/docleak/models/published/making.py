@@ -133,7 +133,8 @@ def _write_weights(folder: Path, tensors: Mapping[str, Tensor], file: str, shard
 
 def _write_file(file: Path, tensors: dict[str, Tensor]) -> None:
     if file.suffix == ".bin":
-        torch.save(tensors, file)
+        with file.open("wb") as stream:  # of a path torch does not say why it could not be written
+            torch.save(tensors, stream)
     else:
         save_file(tensors, file, metadata={"format": "pt"})
 
