@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import logging
+import shutil
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -251,6 +254,18 @@ def test_trocr_runs_from_a_folder_and_sees_no_blank_crops(tiny_trocr: Path) -> N
     assert {reading.text for reading in others} == {""}
     assert engine.read(crops[:1]) == [first]
     assert str(tiny_trocr) in engine.version
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="torchvision is there")
+def test_a_trocr_whose_pictures_need_torchvision_says_so(tiny_trocr: Path, tmp_path: Path) -> None:
+    """Where transformers knows the pictures' class only with torchvision: it was its ImportError."""
+    shutil.copytree(tiny_trocr, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "processor_config.json"
+    said = json.loads(file.read_text())
+    said["image_processor"]["image_processor_type"] = "Llama4ImageProcessorFast"
+    file.write_text(json.dumps(said))
+    with pytest.raises(ModelError, match=r"(?s)TrOCR cannot be loaded.*Torchvision.*trocr:FOLDER"):
+        load_engine(f"trocr:{tmp_path}")
 
 
 def test_trocr_offline_says_what_to_do(tmp_path: Path) -> None:

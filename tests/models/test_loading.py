@@ -20,7 +20,7 @@ from docleak.errors import ModelError
 from docleak.models import load_model, pixels_of, title_of, trainable
 from docleak.models.donut import Donut
 from docleak.models.files import ImageSettings, image_settings
-from docleak.models.loading import short_name, split_revision
+from docleak.models.loading import loadable, short_name, split_revision
 from docleak.models.shipped import CHECKPOINTS
 
 
@@ -490,3 +490,12 @@ def test_a_shipped_model_is_read_once_and_each_has_its_own() -> None:
     assert not {p.data_ptr() for p in first.module.parameters()} & {p.data_ptr() for p in third.module.parameters()}
     assert [p.requires_grad for p in third.module.parameters()] == [p.requires_grad for p in second.module.parameters()]
     assert third.name == "vt5-start" and not third.module.training
+
+
+def test_a_package_that_is_missing_is_asked_for_and_no_file() -> None:
+    """Of pictures whose class needs torchvision the files were said to be lacking."""
+    said = "X requires the Torchvision library but it was not found in your environment."
+    asked = r"Torchvision library.*\)\. Install what it asks for\.$"
+    with pytest.raises(ModelError, match=asked) as caught, loadable("it"):
+        raise ImportError(said)
+    assert "save_pretrained" not in str(caught.value)

@@ -292,7 +292,7 @@ class TrocrEngine:
             with quietly():  # what is missing is looked for below
                 self._processor: Any = transformers.TrOCRProcessor.from_pretrained(path)
                 model, report = transformers.VisionEncoderDecoderModel.from_pretrained(path, output_loading_info=True)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ImportError) as error:  # the last where its pictures' class needs torchvision
             raise ModelError(
                 f"TrOCR cannot be loaded from {path!r} ({error}); expected a folder with a VisionEncoderDecoderModel "
                 "and its processor, or a hub name and a network. Download it once, then give its folder: trocr:FOLDER"

@@ -137,7 +137,8 @@ def loadable(what: str, *, expected: str = FILES) -> Iterator[None]:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).strip()}"
-        raise ModelError(f"{what} could not be loaded ({reason}). Expected {expected}.") from error
+        advice = "Install what it asks for" if isinstance(error, ImportError) else f"Expected {expected}"
+        raise ModelError(f"{what} could not be loaded ({reason}). {advice}.") from error
 
 
 def config_of(source: str) -> dict[str, Any]:
