@@ -19,6 +19,7 @@ from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
 from docleak.errors import FederationError
 from docleak.models import load_model
+from docleak.options import options_of
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
@@ -37,6 +38,7 @@ from docleak.training.federated.secure.keys import read_pinned, write_key_pair
 from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.silo import open_party
 from docleak.training.federated.wire import Compression
+from docleak.training.settings import TrainingSettings
 
 SILOS = 3
 FEDERATION = Federation(
@@ -312,3 +314,9 @@ def test_a_step_that_needs_no_model_loads_no_torch(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ADVERTISED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "secure", (done.stdout, done.stderr)
+
+
+def test_the_help_of_the_limit_says_that_privacy_has_another() -> None:
+    plan = DpPlan(Mechanism(2.0, 1), clip_norm=0.5, denominator=10, delta=1e-5)
+    assert SecurePlan().fixed_point(3, None).limit >= 1000 > SecurePlan().fixed_point(3, plan).limit >= 10
+    assert "1000, under --epsilon" in options_of(TrainingSettings)["secure_limit"].option.help

@@ -94,8 +94,8 @@ class TrainingSettings:
         range=ranges.SECURE_THRESHOLD, need=_SECURE,
     )  # fmt: skip
     secure_limit: float = option(
-        0.0, "Largest value a silo may send, times its questions; public. 0: 1000.", group=FEDERATED,
-        range=ranges.SECURE_LIMIT, need=_SECURE,
+        0.0, "Largest value a silo may send, times its questions; public. 0: 1000, under --epsilon by its noise.",
+        group=FEDERATED, range=ranges.SECURE_LIMIT, need=_SECURE,
     )  # fmt: skip
     published_counting: bool = option(
         False, "Count drawn clients (--participation) as Tito et al. (2024) do. No bound.", group=FEDERATED
