@@ -103,9 +103,10 @@ def _locked(file: Path, folder: Path, *, wait: bool) -> BaseFileLock:
                 lock = SoftFileLock(file.with_name(f"{file.name}-soft"))
                 lock.acquire(timeout=timeout)
         except Timeout as fault:
-            there = f"another docleak is at work in {folder}{_who(file)}"
             if not wait:
+                there = f"another docleak is at work in {folder}{_who(file)}"
                 raise RunError(f"{there}. Wait until it is done, or give another folder (out).") from fault
+            there = f"another process, of this run or another, is at work in {folder}{_who(file)}"
             print(f"docleak waits: {there}.", file=sys.stderr, flush=True)
             lock.acquire()
     return lock
