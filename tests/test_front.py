@@ -223,7 +223,7 @@ REFUSED: Calls = [
     ("train(silos={3: PAGES}, out=OUT)", "a silo is called 3; expected a name"),
     ("train(silos=2, out=None)", "out is None; expected a folder"),
     ("Results(()).report(5)", "out is 5; expected a folder"),
-    ("Results(('a', 'b')).report()", r"2 runs are to be joined; say into which folder \(out\) the report goes"),
+    ("Results(('a', 'b')).report()", "a is no docleak run"),
     ("Results(()).write(5)", "the file is 5; expected a name"),
     ("tap_client(None)", "the directory is None; expected a folder"),
     ("audit([], out=OUT)", "no model is named"),

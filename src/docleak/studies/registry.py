@@ -169,8 +169,7 @@ def report_on(
     """Write the report of ``runs_at`` these paths into ``out``; where it is, and what they say. RunError where several
     are to be joined and ``out`` does not say where. ``about`` as of ``write_report``. A redacted edition that lies
     there is renewed with the full one; ``redacted`` writes that alone."""
-    if len(paths) > 1 and len({path.resolve() for path in paths}) == 1:
-        raise RunError(f"{paths[0]} and {paths[1]} are one run. Name it once, or another one beside it.")
+    paths = [*{Path(path).resolve(): Path(path) for path in reversed(paths)}.values()][::-1]  # each once, the first name
     runs = runs_at(paths)
     if len(paths) > 1 and out is None:
         raise RunError(f"{len(paths)} runs are to be joined; say into which folder (out) the report goes.")
