@@ -129,8 +129,8 @@ def _with_versions(reading: Reading, runs: Sequence[Run]) -> Reading:
 def runs_at(paths: Sequence[Path]) -> list[Run]:
     """These runs, each once, then those that lie in their folders and were not named. RunError for a run and its copy,
     which would be taken for two."""
-    known = {path.resolve(): path for path in reversed(paths)}
-    named = [*dict.fromkeys(known[path.resolve()] for path in paths)]
+    named = _once(paths)
+    known = {path.resolve() for path in named}
     runs = [Run.load(path) for path in named]
     for file in (file for path in named for file in sorted(path.glob("*/run.json"))):
         run = Run(file.parent)
@@ -139,6 +139,14 @@ def runs_at(paths: Sequence[Path]) -> list[Run]:
     for one, other in combinations(runs, 2):
         require_two(one, other)
     return runs
+
+
+def _once(paths: Sequence[Path]) -> list[Path]:
+    """These folders, each by the first of its names."""
+    first: dict[Path, Path] = {}
+    for path in paths:
+        first.setdefault(Path(path).resolve(), Path(path))
+    return [*first.values()]
 
 
 def require_two(one: Run, other: Run) -> None:
@@ -169,7 +177,7 @@ def report_on(
     """Write the report of ``runs_at`` these paths into ``out``; where it is, and what they say. RunError where several
     are to be joined and ``out`` does not say where. ``about`` as of ``write_report``. A redacted edition that lies
     there is renewed with the full one; ``redacted`` writes that alone."""
-    paths = [*{Path(path).resolve(): Path(path) for path in reversed(paths)}.values()][::-1]  # each once, the first name
+    paths = _once(paths)
     runs = runs_at(paths)
     if len(paths) > 1 and out is None:
         raise RunError(f"{len(paths)} runs are to be joined; say into which folder (out) the report goes.")
