@@ -238,6 +238,19 @@ def test_nothing_found_excludes_a_memory_beyond_others_and_one_beyond_the_public
         assert (gate.value, gate.low, gate.high) == (0.0, -0.05, 0.6)
 
 
+def test_of_a_release_that_answers_next_to_nothing_it_is_not_said_that_nothing_was_found() -> None:
+    """Its first round had learnt no answer, and was an all-clear of providers; of documents it never was."""
+    none = (0.0, -0.05, 0.05)
+    for right, severity in ((0.0, Severity.UNTOLD), (0.09, Severity.UNTOLD), (0.1, Severity.NONE)):
+        said = both_ways(none, none)
+        said["gap"]["numbers"][""]["positive_acc"] = Estimate(right, 0.0, 0.3, 40, 20).to_json()
+        guesses = f"it answers {100 * right:.0f} % of the questions right, and a model that guesses shows nothing"
+        (gate,) = [one for one in measures_of(said) if one.what == MEMORY]
+        untold = severity is Severity.UNTOLD
+        assert severity_of(said) is severity
+        assert (guesses in headline_of(said)) is untold and (f"{guesses.capitalize()}." in gate.doubts) is untold
+
+
 def test_a_memory_is_sure_where_both_of_its_numbers_are_for_all_providers_numbers() -> None:
     """The one with the lower end at 95 % was looked at alone, and of several numbers the other is less sure."""
     sure, wide = (0.05, 0.03, 0.07), (0.5, 0.04, 0.9)

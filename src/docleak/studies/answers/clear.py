@@ -81,7 +81,7 @@ def unsound(record: Record) -> str:
     if any((one["auc"].high or 1.0) < 0.5 for one in numbers_in(record, "documents").values()):
         return "a score is surely higher for the others: were the two sets given the wrong way round?"
     if of["answered"] < LEAST_RIGHT:
-        return f"it answers {100 * of['answered']:.0f} % of the questions right, and a model that guesses shows nothing"
+        return _guessing(of["answered"])
     if "learnt" not in of:
         return "nothing shows that it was trained on these documents: give the model before the training (--public)"
     if not (Estimate.of_json(of["learnt"]).low or 0.0) > 0:
@@ -129,7 +129,14 @@ def unsound_of_providers(record: Record) -> str:
             "members' documents are surely answered better, but perhaps as much so by the public model: they may be "
             "easier, or it saw them, too"
         )
+    answered = numbers_in(record, "gap").get("", {}).get("positive_acc")
+    if answered is not None and answered.value is not None and answered.value < LEAST_RIGHT:
+        return _guessing(answered.value)
     return ""
+
+
+def _guessing(right: float) -> str:
+    return f"it answers {100 * right:.0f} % of the questions right, and a model that guesses shows nothing"
 
 
 def worded_apart(record: Record) -> str:
