@@ -320,7 +320,8 @@ def as_page(board: Mapping[str, Any]) -> str:
     seed = "private" if about["seed"] is None else f"{about['seed']}, which is public: the rows are on their honour"
     text = (
         "# Leaderboard\n\nWritten by `docleak benchmark score --leaderboard`; do not edit. "
-        f"Version {about['version']}, edition `{about['edition']}`, seed {seed}.\n\n"
+        f"Version {about['version']}, edition `{about['edition']}`, seed {seed}. Entries stand by their first number; "
+        "two whose intervals overlap are in no sure order.\n\n"
     )
     entries = [
         Row(row["name"], {"about": row["about"], "cases": f"{row['answered']} of {len(about['cases'])}",
