@@ -13,7 +13,7 @@ from scipy.stats import beta
 
 from docleak.errors import RunError
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
-from docleak.metrics.estimate import by_signs, ratio, ratio_interval, skewed
+from docleak.metrics.estimate import by_signs, effective, ratio, ratio_interval, skewed
 
 COLUMNS = {"psnr", "mse", "fft2d", "ssim", "binary", "fuzz_ratio"}
 
@@ -146,6 +146,24 @@ def test_a_low_share_is_within_its_interval_as_often_as_it_says(documents: int) 
         assert estimate.low is not None and estimate.high is not None
         held += estimate.low <= 0.05 <= estimate.high
     assert held >= 0.95 * repeats
+
+
+@pytest.mark.parametrize(("documents", "share"), [(20, 0.2), (40, 0.1)])
+def test_a_share_of_unequal_documents_is_within_its_interval_as_often_as_it_says(documents: int, share: float) -> None:
+    """Of one to eight fields each, read whole or not: 8.3 and 10.7 % of the intervals missed it."""
+    rng, missed, repeats = np.random.default_rng(0), 0, 300
+    for _ in range(repeats):
+        fields = rng.integers(1, 9, documents)
+        estimate = ratio(fields * (rng.random(documents) < share), fields, rng, resamples=500)
+        assert estimate.low is not None and estimate.high is not None
+        missed += not estimate.low <= share <= estimate.high
+    assert missed <= 0.06 * repeats
+
+
+def test_equal_groups_count_as_many_as_they_are_and_one_that_has_nearly_all_as_two() -> None:
+    assert effective(np.full(7, 3)) == pytest.approx(7)
+    assert effective(np.array([40, 1, 1, 1])) == 2
+    assert effective(np.arange(1, 9)) == pytest.approx(36**2 / 204)
 
 
 def coverage(documents: int, *, by_field: bool, repeats: int = 250) -> tuple[float, float]:

@@ -99,7 +99,8 @@ def ratio_interval(
     """Interval of sum(sums) / sum(counts) over groups, (G,) each, as in ``score.aggregate``; None with fewer than two.
 
     ``share`` says that every value lies in 0..1. Its interval over fewer than FEWEST groups is no narrower than the
-    exact one of as many that are all alike, for resamples stay between the least and the greatest group. That of other
+    exact one of as many that are all alike, for resamples stay between the least and the greatest group; where groups
+    hold unequal numbers of values, some of which were hits, they are as many as ``effective`` says. That of other
     numbers is no narrower than Student's over so few (of two that lie around the truth one half of the draws has both
     on one side), and than ``skewed`` over any. Groups of which nothing was counted are none.
     """
@@ -113,11 +114,12 @@ def ratio_interval(
     for _ in range(0, resamples, step := max(1, DRAWS_AT_ONCE // n)):
         drawn = rng.integers(n, size=(min(step, resamples - len(means)), n))  # (resamples of this round, G)
         means.extend(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
-    widened = expanded_tail(n, level)
+    alike = effective(counts) if share else n
+    widened = expanded_tail(alike, level)
     low, high = (float(end) for end in np.quantile(means, (widened, 1 - widened)))
     value = float(sums.sum() / counts.sum())
     if share:
-        return share_interval(low, high, value, n, level)
+        return share_interval(low, high, value, n, level, alike)
     apart = (sums - value * counts) / counts.mean()
     ends = [skewed(value, apart, level)]
     if n < FEWEST:
@@ -157,14 +159,23 @@ def clopper_pearson(hits: float, n: int, level: float = 0.95) -> tuple[float, fl
     return low, high
 
 
-def share_interval(low: float, high: float, value: float, groups: int, level: float) -> tuple[float, float]:
-    """``share_ends``; over fewer than FEWEST groups no narrower than the exact one of as many that are all alike."""
-    low, high = share_ends(low, high, groups, level)
+def effective(counts: NDArray[np.int64]) -> float:
+    """As how many equal groups so many values in each (G,), G >= 2, count (Kish, 1965, "Survey Sampling"), 2 to G: of
+    forty documents of one to eight fields as 31."""
+    return max(2.0, float(counts.sum() ** 2 / (counts**2).sum()))
+
+
+def share_interval(
+    low: float, high: float, value: float, groups: int, level: float, alike: float | None = None
+) -> tuple[float, float]:
+    """``share_ends`` of ``groups``, or of as many as they count if equal (``alike``); over fewer than FEWEST groups no
+    narrower than the exact one of as many that are all alike."""
+    low, high = share_ends(low, high, alike or groups, level)
     exact = clopper_pearson(groups * value, groups, level) if groups < FEWEST else (low, high)
     return min(low, exact[0]), max(high, exact[1])
 
 
-def share_ends(low: float, high: float, groups: int, level: float) -> tuple[float, float]:
+def share_ends(low: float, high: float, groups: float, level: float) -> tuple[float, float]:
     """The ends of a share's interval over resampled groups, where those of some resamples are all 0 (``low`` is), or 1.
 
     Such resamples do not see the risk of others: the free end is then at least the exact binomial bound for as many
@@ -175,7 +186,7 @@ def share_ends(low: float, high: float, groups: int, level: float) -> tuple[floa
     return min(low, 1 - risk) if high == 1 else low, max(high, risk) if low == 0 else high
 
 
-def unseen(groups: int, level: float) -> float:
+def unseen(groups: float, level: float) -> float:
     """The largest share of groups of another kind that so many of one kind do not exclude (Clopper & Pearson, 1934)."""
     return float(1 - ((1 - level) / 2) ** (1 / groups))
 
@@ -204,7 +215,7 @@ def ratio_of(groups: Iterable[Sequence[float]], rng: np.random.Generator, **more
     return ratio(sums, np.array([len(of) for of in values], dtype=np.int64), rng, **more)
 
 
-def expanded_tail(n: int, level: float) -> float:
+def expanded_tail(n: float, level: float) -> float:
     """The percentile at which an interval of ``level`` over n >= 2 resampled groups begins (Hesterberg, 2015, 4.3)."""
     return float(ndtr(-np.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 + level) / 2)))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rapidfuzz.distance import Hamming, JaroWinkler, Levenshtein
 
 from docleak.documents.pages import gathered
-from docleak.metrics.estimate import Estimate, expanded_tail, share_ends, share_interval
+from docleak.metrics.estimate import Estimate, effective, expanded_tail, share_ends, share_interval
 
 #: The epsilon of eq. 6, which the paper does not print: it bounds the factor where a baseline reads nothing. Its table
 #: 5 tells it: IpF rises with AccAt 100 % by 1 / (4 (PR of the baseline + epsilon)), see docs/fidelity.md.
@@ -137,9 +137,10 @@ def over_documents(
     draws = np.empty(resamples)
     for rows, chosen in _resampled(groups, rng, resamples):
         draws[rows] = statistic(chosen)
-    tail = expanded_tail(n, level)
+    alike = effective(np.array([len(group) for group in groups])) if rate else n
+    tail = expanded_tail(alike, level)
     low, high = (float(end) for end in np.quantile(draws, (tail, 1 - tail)))
-    low, high = share_interval(low, high, value, n, level) if rate else (low, high)
+    low, high = share_interval(low, high, value, n, level, alike) if rate else (low, high)
     return Estimate(value, low, high, len(documents), n)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from docleak.metrics.estimate import FEWEST, Estimate, expanded_tail, number_text, ratio
+from docleak.metrics.estimate import FEWEST, Estimate, effective, expanded_tail, number_text, ratio
 from docleak.metrics.memorisation import difference as independent
 
 RESAMPLES, LEVEL = 2000, 0.95
@@ -242,7 +242,8 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
     for sign, (ours, theirs) in zip((1, -1), sides, strict=True):
         if ours and theirs:
             drawn += sign * _drawn(ours, theirs, rng, paired=paired)
-    tail = expanded_tail(least, LEVEL)
+    counts = [[count for _, count in groups.values()] for pair in sides for groups in pair if groups]
+    tail = expanded_tail(min(effective(np.array(of)) for of in counts), LEVEL)
     low, high = (float(end) for end in np.quantile(drawn, (tail, 1 - tail)))
     widened, bounded = False, low == high and first.what != EXPLAINED  # whose ends are the least and the greatest page
     if bounded:  # every resample gave the same: the ends of both intervals bound it
