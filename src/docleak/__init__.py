@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from docleak.training.settings import TrainingSettings
     from docleak.training.taps.trainer import TrainerTap
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "DocleakError",
