@@ -143,6 +143,8 @@ def test_who_computed_a_run_of_another_version_is_said(tmp_path: Path, monkeypat
     file.write_text(json.dumps({**json.loads(file.read_text()), "docleak": "9.9"}))
     (notice,) = registry.read_runs([run])[0].notices
     assert notice == f"{run.path}: computed by docleak 9.9, and read by {docleak.__version__}."
+    here = Run.open(tmp_path / "here", {}, kind="a")
+    assert registry.read_runs([here, run])[0].notices == (notice,), "of the one that another computed alone"
 
 
 class Whole(Study[GradientConfig]):

@@ -61,9 +61,10 @@ def other_build(noted: Mapping[str, Any], folder: Path) -> str:
                 f"{folder} was begun by docleak {version} with other code ({noted.get('code')}, now {code_digest()}); "
                 "their numbers do not belong in one table. Give another folder (out), or delete the folder."
             )
+        does = "goes on with it, and docleak report reads it" if noted.get("schema") == SCHEMA else "reads it"
         return (
             f"{folder} was begun by docleak {version} (schema {noted.get('schema', 1)}), this is {here} (schema "
-            f"{SCHEMA}); their numbers do not belong in one table. Docleak {version} reads it; with this one pass "
+            f"{SCHEMA}); their numbers do not belong in one table. Docleak {version} {does}; with this one pass "
             "another folder (out), or delete the folder."
         )
     return ""

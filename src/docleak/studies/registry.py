@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from docleak import __version__
+from docleak.documents.pages import gathered
 from docleak.errors import DocleakError, RunError
 from docleak.files import require_place, undamaged
 from docleak.options import stored_fault
@@ -118,12 +119,13 @@ def _read(kind: str, runs: Sequence[Run], *, beside: bool) -> Reading:
 
 def _with_versions(reading: Reading, runs: Sequence[Run]) -> Reading:
     """The reading, with a notice where another version of docleak computed what this one reads."""
-    others = dict.fromkeys(str(run.manifest()["docleak"]) for run in runs if run.manifest()["docleak"] != __version__)
-    if not others:
-        return reading
-    said = f"computed by docleak {', '.join(others)}, and read by {__version__}"
-    where = ", ".join(str(run.path.absolute()) for run in runs)  # as a redacted edition strikes them
-    return replace(reading, notices=(f"{where}: {said}.", *reading.notices))
+    others = gathered((str(run.manifest()["docleak"]), str(run.path.absolute())) for run in runs)
+    told = [  # absolute, as a redacted edition strikes them
+        f"{', '.join(paths)}: computed by docleak {version}, and read by {__version__}."
+        for version, paths in others.items()
+        if version != __version__
+    ]
+    return replace(reading, notices=(*told, *reading.notices)) if told else reading
 
 
 def runs_at(paths: Sequence[Path]) -> list[Run]:
