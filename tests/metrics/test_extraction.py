@@ -244,6 +244,19 @@ def test_one_field_read_of_many_rules_out_no_more_than_none_read() -> None:
     assert (of(read, False).high or 1) < 0.05, "what is no rate keeps its resamples"
 
 
+def test_a_rate_over_unequal_documents_takes_them_as_so_many_equal_ones() -> None:
+    """Of forty documents of one to eight fields, a tenth of which is read whole, 9 to 11 % of intervals missed it."""
+    rng, missed, tries = np.random.default_rng(0), 0, 300
+    for _ in range(tries):
+        counts = rng.integers(1, 9, 40)
+        hits = np.repeat(rng.random(40) < 0.1, counts).astype(float)
+        documents = np.repeat(np.arange(40), counts).astype(str).tolist()
+        rate = over_documents(documents, lambda at, of=hits: of[at].mean(-1), rng=rng, rate=True, resamples=300)
+        assert rate.low is not None and rate.high is not None
+        missed += not rate.low <= 0.1 <= rate.high
+    assert missed <= 0.06 * tries
+
+
 def test_two_documents_have_an_interval_and_one_has_none() -> None:
     def share_of(*documents: str) -> Estimate:
         values = np.arange(len(documents)) / 10

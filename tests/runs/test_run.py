@@ -98,8 +98,14 @@ def test_another_config_is_refused_and_the_differing_keys_are_named(tmp_path: Pa
 def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(Run.open(tmp_path, CONFIG), "a")
     monkeypatch.setattr(docleak, "__version__", "99.0")
-    with pytest.raises(RunError, match=r"begun by docleak .*99\.0"):
+    with pytest.raises(RunError, match=r"begun by .*99\.0.* goes on with it, and docleak report reads it; with"):
         Run.open(tmp_path, CONFIG)
+    assert Run.load(tmp_path).config["seed"] == 0, "as is said"
+    monkeypatch.setattr("docleak.runs.identity.SCHEMA", 98)
+    monkeypatch.setattr("docleak.runs.run.SCHEMA", 98)
+    for read in (lambda: Run.open(tmp_path, CONFIG), lambda: Run.load(tmp_path)):
+        with pytest.raises(RunError, match=r"\(schema 98\).* Docleak [0-9.]+ reads it; with this one"):
+            read()
 
 
 def test_other_weights_or_pages_under_the_same_names_are_refused(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def report(
     from docleak.report.about import read_about
     from docleak.report.card import write_card
     from docleak.report.page import digest_of, joined, write_markdown
-    from docleak.studies.registry import load_study, report_on
+    from docleak.studies.registry import load_study, once, report_on
     from docleak.studies.results import load_run, table_file
 
     for name in studies:
@@ -63,7 +63,7 @@ def report(
     if model_card is not None:
         write_card(readings, digest_of(readings), model_card)
     if units is not None:
-        load_run(runs).write(units)
+        load_run(once(runs)).write(units)
     if redacted:
         verdict = joined(readings)
         told = [f"{verdict.label}. The redacted edition: {page}", *written(beside)]

@@ -208,9 +208,9 @@ class Difference:
 def difference(first: Measure, second: Measure, rng: np.random.Generator, *, same: bool) -> Difference:
     """Second less first. Where ``same`` says that groups of one name are one document, and both have the same, each
     resample draws them for both; else each is drawn for itself. Groups of which nothing was counted are none, and of
-    fewer than FEWEST there is no interval. Resamples of a side whose groups are all alike (nothing read, or all) show
-    no risk of it: there the interval is at least as wide as the two single ones make it (Zou & Donner, 2008). Epsilons
-    at other deltas, or per other units, have no difference.
+    fewer than FEWEST there is no interval; unequal ones count as ``effective`` says. Resamples of a side whose groups
+    are all alike (nothing read, or all) show no risk of it: there the interval is at least as wide as the two single
+    ones make it (Zou & Donner, 2008). Epsilons at other deltas, or per other units, have no difference.
     """
     if first.unbounded or second.unbounded:
         why = f"{first.text} in the first, {second.text} in the second"

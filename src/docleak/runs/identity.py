@@ -22,7 +22,7 @@ from docleak.files import read_json_object, reported
 from docleak.spec import split_name
 
 #: Of the layout of run folders and of what their files mean. Folders of another one are refused.
-SCHEMA = 2
+SCHEMA = 3
 #: What makes a folder one of adapters.
 ADAPTER = "adapter_config.json"
 #: What only arranges, prints and parses: it may change without a run being another.

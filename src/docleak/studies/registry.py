@@ -131,7 +131,7 @@ def _with_versions(reading: Reading, runs: Sequence[Run]) -> Reading:
 def runs_at(paths: Sequence[Path]) -> list[Run]:
     """These runs, each once, then those that lie in their folders and were not named. RunError for a run and its copy,
     which would be taken for two."""
-    named = _once(paths)
+    named = once(paths)
     known = {path.resolve() for path in named}
     runs = [Run.load(path) for path in named]
     for file in (file for path in named for file in sorted(path.glob("*/run.json"))):
@@ -143,7 +143,7 @@ def runs_at(paths: Sequence[Path]) -> list[Run]:
     return runs
 
 
-def _once(paths: Sequence[Path]) -> list[Path]:
+def once(paths: Sequence[Path]) -> list[Path]:
     """These folders, each by the first of its names."""
     first: dict[Path, Path] = {}
     for path in paths:
@@ -179,16 +179,16 @@ def report_on(
     """Write the report of ``runs_at`` these paths into ``out``; where it is, and what they say. RunError where several
     are to be joined and ``out`` does not say where. ``about`` as of ``write_report``. A redacted edition that lies
     there is renewed with the full one; ``redacted`` writes that alone."""
-    paths = _once(paths)
+    paths = once(paths)
     runs = runs_at(paths)
     if len(paths) > 1 and out is None:
         raise RunError(f"{len(paths)} runs are to be joined; say into which folder (out) the report goes.")
     if out is not None and (out / "run.json").is_file() and out.resolve() not in [path.resolve() for path in paths]:
         raise RunError(f"{out} holds another run, whose report it would take the place of. Give another folder (out).")
-    folder = out or Path(paths[0])
+    folder = out or paths[0]
     require_place(folder / (REDACTED_PAGE if redacted else PAGE), "Name a folder for the report with --out.")
     readings = read_runs(runs)
-    with undamaged(Path(paths[0])):
+    with undamaged(paths[0]):
         pages = [] if redacted else [write_report(readings, folder, about=about)]
         if redacted or (folder / REDACTED_PAGE).is_file():
             private = private_values(record for run in runs for record in run.units())

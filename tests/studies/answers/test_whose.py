@@ -249,6 +249,8 @@ def test_of_a_release_that_answers_next_to_nothing_it_is_not_said_that_nothing_w
         untold = severity is Severity.UNTOLD
         assert severity_of(said) is severity
         assert (guesses in headline_of(said)) is untold and (f"{guesses.capitalize()}." in gate.doubts) is untold
+    del said["gap"]
+    assert severity_of(said) is Severity.UNTOLD and "what it answers right was not asked" in headline_of(said)
 
 
 def test_a_memory_is_sure_where_both_of_its_numbers_are_for_all_providers_numbers() -> None:

@@ -129,6 +129,8 @@ def unsound_of_providers(record: Record) -> str:
             "members' documents are surely answered better, but perhaps as much so by the public model: they may be "
             "easier, or it saw them, too"
         )
+    if "gap" not in record:
+        return "what it answers right was not asked, and a model that guesses shows nothing: docleak audit answers asks"
     answered = numbers_in(record, "gap").get("", {}).get("positive_acc")
     if answered is not None and answered.value is not None and answered.value < LEAST_RIGHT:
         return _guessing(answered.value)
